@@ -1,0 +1,47 @@
+# `make demo` and `make test` start from a clean checkout with nothing but Python, make and the package index.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test quick lint bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+# Stamps: an environment is built again only when what it is built from changes.
+$(VENV)/.runtime: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("dvaepp needs Python 3.11 or newer; run make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	@echo "Setting up $(VENV) (once; a few minutes on a slow network) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) "torch==2.13.0"
+	@$(PIP) hatchling editables
+	@$(PIP) --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime
+	@$(PIP) --no-build-isolation --editable ".[dev]"
+	@touch $@
+
+demo: $(VENV)/.runtime ## draw the smoothing figures (Figs. 1 and 5) into demo/
+	@$(BIN)/dvaepp figure smoothing --out demo/smoothing.png
+	@$(BIN)/dvaepp figure inverse-cdf --out demo/inverse-cdf.png
+
+test: lint ## everything continuous integration checks
+	@$(BIN)/python -m pytest -n 2
+
+quick: lint ## the same without the slow tests
+	@$(BIN)/python -m pytest -n 2 -m "not slow"
+
+lint: $(VENV)/.dev ## style, types and import layers
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: $(VENV)/.dev ## speed beside peers and limits
+	@$(BIN)/python -m benchmarks
+
+clean: ## remove the environment and caches
+	rm -rf $(VENV) .venv-peers .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache demo

@@ -1,0 +1,76 @@
+"""Stable scalar functions and noise, shared by everything above."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dvaepp.types import Parameter
+
+
+def uniform(
+    *shape: int,
+    generator: torch.Generator | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Draw ρ = (k + 1/2) / 2²³: uniform on the open interval and symmetric under ρ -> 1 - ρ.
+
+    torch.rand returns exactly 0 about once in 17 million draws; here neither end can occur, and every
+    value, like its complement, is exact in float32. Narrower types are drawn as float32.
+    """
+    dtype = working_dtype(dtype or torch.get_default_dtype())
+    k = torch.empty(shape, dtype=dtype, device=device).random_(0, 2**23, generator=generator)
+    return k.add_(0.5).mul_(2.0**-23)
+
+
+def working_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The type to compute in: float64 stays, everything narrower (half, bfloat16) becomes float32."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def log(x: Parameter) -> Parameter:
+    """Natural logarithm of a number or a tensor, each in its kind."""
+    return torch.log(x) if isinstance(x, Tensor) else math.log(x)
+
+
+def saturate(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Cast to `dtype`, replacing what leaves its range by the largest number of the same sign."""
+    limit = torch.finfo(dtype).max
+    return x.clamp(-limit, limit).to(dtype)
+
+
+class Evaluation(NamedTuple):
+    """A function's value and derivative at the same points."""
+
+    value: Tensor
+    derivative: Tensor
+
+
+def increasing_root(
+    function: Callable[[Tensor], Evaluation], low: Tensor, high: Tensor, *, scale: Tensor, max_iterations: int = 200
+) -> Tensor:
+    """Solve f(x) = 0 elementwise for increasing f with f(low) <= 0 <= f(high), |f| to rounding of `scale`.
+
+    Newton steps where they stay inside the bracket, bisection elsewhere, so that flat stretches and
+    infinite slopes cannot throw the iteration out. Meant for float64.
+    """
+    x = (low + high) / 2
+    settled = torch.zeros_like(x, dtype=torch.bool)
+    resolution = 4 * torch.finfo(x.dtype).eps
+    for _ in range(max_iterations):
+        f = function(x)
+        below = f.value < 0
+        low, high = torch.where(below, x, low), torch.where(below, high, x)
+        newton = x - f.value / f.derivative
+        # NaN compares false: a zero or infinite slope falls back on bisection.
+        inside = (newton >= low) & (newton <= high)
+        exact = (f.value.abs() <= resolution * scale) | (high - low <= resolution * x.abs())
+        x = torch.where(settled | exact, x, torch.where(inside, newton, (low + high) / 2))
+        # Newton squares its error: a step this small leaves nothing to gain after it.
+        settled |= exact | (inside & ((f.value / f.derivative).abs() <= 1e-9 * x.abs()))
+        if bool(settled.all()):
+            break
+    return x

@@ -1,0 +1,279 @@
+"""Smoothing transformations r(ζ|z) of binary units (Sec. 3): what every member shares.
+
+A smoothing replaces a binary z by a continuous ζ that follows it, so that gradients pass:
+
+    q(ζ|x) = Σ_z q(z|x) r(ζ|z)                                                  (Eq. 2)
+
+`Smoothing.sample(logits, rho)` maps uniform noise ρ to ζ ~ q(ζ|x) by inverting its CDF F. The derivative is
+that of the implicit function F(ζ, μ) = ρ and never that of the root's formula, which breaks in float32:
+
+    ∂ζ/∂μ = (F₀(ζ) - F₁(ζ)) / ((1-μ) r(ζ|0) + μ r(ζ|1)),   ∂ζ/∂logit = μ (1-μ) ∂ζ/∂μ
+
+An `Overlapping` smoothing has densities r(ζ|0) and r(ζ|1) on one common support, mirror images of each other
+about `center`; then q(z|x, ζ) is not a step and the bounds of Sec. 4 and 5 need no gradients by hand. A new
+member states r(ζ|0) and its CDF; mixture, inversion and gradients follow. Public methods check their arguments,
+underscored ones compute.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.distributions import constraints
+from torch.nn.functional import logsigmoid
+
+from dvaepp.numerics import Evaluation, increasing_root, saturate, working_dtype
+from dvaepp.types import Parameter, Units
+
+
+class Inverse(NamedTuple):
+    """ζ = F⁻¹(ρ) and ∂ζ/∂logit; the slope is None where nobody asked for it."""
+
+    zeta: Tensor
+    slope: Tensor | None
+
+
+class Moments(NamedTuple):
+    """Mean and variance of r(ζ|z=0)."""
+
+    mean: Parameter
+    variance: Parameter
+
+
+@dataclass(frozen=True)
+class Smoothing(ABC):
+    """A map from uniform noise to a relaxed binary unit.
+
+    `validate_args` works as in torch.distributions: None follows Python's `-O`; a training loop passes
+    False and pays for no check of values. Shapes are always checked.
+    """
+
+    validate_args: bool | None = field(default=None, kw_only=True, compare=False, repr=False)
+
+    @property
+    def validates(self) -> bool:
+        return __debug__ if self.validate_args is None else self.validate_args
+
+    def sample(self, logits: Units, rho: Units) -> Units:
+        """ζ = F⁻¹(ρ) for the mixture with μ = sigmoid(logits); differentiable in logits (Eq. 3).
+
+        `rho` in [0, 1] broadcasts against `logits`. Infinite logits are certain z: ζ follows r(ζ|z) and the
+        gradient is zero. Half precision is computed in float32.
+        """
+        parameters = self.parameters()
+        if logits.shape != rho.shape or parameters:
+            shape = broadcast_shape(logits=logits, rho=rho, **parameters)
+            logits, rho = logits.expand(shape), rho.expand(shape)
+        if self.validates:
+            check_values("logits", logits, ~torch.isnan(logits), "anything but NaN")
+            check_values("rho", rho, (rho >= 0) & (rho <= 1), "in [0, 1]")
+        dtype = torch.promote_types(logits.dtype, rho.dtype)
+        return self._sample(logits.to(dtype), rho.to(dtype))
+
+    @abstractmethod
+    def _sample(self, logits: Tensor, rho: Tensor) -> Tensor:
+        """`sample` after checks, on equal shapes and types."""
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Parameters given per unit, whose shapes must broadcast against the logits."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+
+    def positive(self, *names: str, remedy: str = "") -> None:
+        """Refuse parameters that are not finite and > 0; integers become floats."""
+        for name in names:
+            self.require(name, lambda v: (v > 0) & (v < torch.inf), "finite and > 0", remedy)
+
+    def require(self, name: str, allowed: Callable[[Tensor], Tensor], range: str, remedy: str = "") -> None:
+        """Check parameter `name` against a condition; `remedy` ends the message."""
+        value = getattr(self, name)
+        if not isinstance(value, Tensor):
+            object.__setattr__(self, name, value := float(value))
+        elif not self.validates:
+            return
+        check_values(name, torch.as_tensor(value), allowed(torch.as_tensor(value)), range, remedy)
+
+
+class _ImplicitFunction(torch.autograd.Function):
+    """Attach ∂ζ/∂logit to an already computed ζ."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, zeta: Tensor, slope: Tensor) -> Tensor:
+        ctx.save_for_backward(slope)
+        return zeta
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (slope,) = ctx.saved_tensors
+        return grad * slope, None, None
+
+
+def implicit_sample(solve: Callable[[Tensor, Tensor, bool], Inverse], logits: Tensor, rho: Tensor) -> Tensor:
+    """Run `solve(logits, rho, with_slope)` without autograd and hang its slope on the result.
+
+    Half precision is solved in float32.
+    """
+    with_slope = torch.is_grad_enabled() and logits.requires_grad
+    dtype, work = logits.dtype, working_dtype(logits.dtype)
+    with torch.no_grad():
+        zeta, slope = solve(logits.to(work), rho.to(work), with_slope)
+        zeta = zeta.to(dtype)
+        if slope is None:
+            return zeta
+        slope = slope if dtype == work else saturate(slope, dtype)
+    attached: Tensor = _ImplicitFunction.apply(logits, zeta, slope)
+    return attached
+
+
+@dataclass(frozen=True)
+class Overlapping(Smoothing):
+    """A smoothing whose two densities share their support and mirror each other about `center`.
+
+    A member states r(ζ|0) alone: `log_density0`, `cdf0`, `sf0` and `moments0`. The other component is its mirror
+    image, r(ζ|1) = r(2 center - ζ|0), so that F₁(ζ) = 1 - F₀(2 center - ζ).
+    """
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """Where ζ lives; the unit interval unless a member says otherwise."""
+        return constraints.unit_interval
+
+    @property
+    def center(self) -> Parameter:
+        """The point about which r(ζ|0) and r(ζ|1) mirror each other."""
+        return 0.5
+
+    @abstractmethod
+    def log_density0(self, zeta: Tensor) -> Tensor:
+        """log r(ζ|0)."""
+
+    @abstractmethod
+    def cdf0(self, zeta: Tensor) -> Tensor:
+        """F₀(ζ), accurate where it is small."""
+
+    @abstractmethod
+    def sf0(self, zeta: Tensor) -> Tensor:
+        """1 - F₀(ζ), accurate where it is small."""
+
+    @abstractmethod
+    def moments0(self) -> Moments:
+        """Mean and variance of r(ζ|0)."""
+
+    def log_density(self, zeta: Units, z: Parameter) -> Units:
+        """log r(ζ|z) for z in {0, 1}, broadcasting."""
+        z = torch.as_tensor(z, dtype=zeta.dtype, device=zeta.device)
+        broadcast_shape(zeta=zeta, z=z, **self.parameters())
+        self._check_support(zeta)
+        if self.validates:
+            check_values("z", z, (z == 0) | (z == 1), "0 or 1")
+        return self.log_density0(torch.where(z == 1, self._mirror_in_density(zeta), zeta))
+
+    def log_ratio(self, zeta: Units) -> Units:
+        """log r(ζ|1) - log r(ζ|0); logits + log_ratio is the logit of ν = q(z=1|x, ζ) (Sec. 5)."""
+        broadcast_shape(zeta=zeta, **self.parameters())
+        self._check_support(zeta)
+        return self._log_ratio(zeta)
+
+    def log_prob(self, zeta: Units, logits: Units) -> Units:
+        """log q(ζ|x) of the mixture (Eq. 2), differentiable in both arguments."""
+        self._check_point(zeta, logits)
+        return self._log_prob(zeta, logits)
+
+    def cdf(self, zeta: Units, logits: Units) -> Units:
+        """F(ζ) = (1-μ) F₀(ζ) + μ F₁(ζ)."""
+        self._check_point(zeta, logits)
+        return self._cdf(zeta, logits)
+
+    def _mirror(self, zeta: Tensor) -> Tensor:
+        return 2 * self.center - zeta
+
+    def _mirror_in_density(self, zeta: Tensor) -> Tensor:
+        """The mirror image as `log_density0` takes it; a member with a pole keeps away from it."""
+        return self._mirror(zeta)
+
+    def _log_ratio(self, zeta: Tensor) -> Tensor:
+        return self.log_density0(self._mirror_in_density(zeta)) - self.log_density0(zeta)
+
+    def _log_prob(self, zeta: Tensor, logits: Tensor) -> Tensor:
+        zero = logsigmoid(-logits) + self.log_density0(zeta)
+        one = logsigmoid(logits) + self.log_density0(self._mirror_in_density(zeta))
+        return torch.logaddexp(zero, one)
+
+    def _cdf(self, zeta: Tensor, logits: Tensor) -> Tensor:
+        return torch.sigmoid(-logits) * self.cdf0(zeta) + torch.sigmoid(logits) * self.sf0(self._mirror(zeta))
+
+    def _check_point(self, zeta: Tensor, logits: Tensor) -> None:
+        broadcast_shape(zeta=zeta, logits=logits, **self.parameters())
+        self._check_support(zeta)
+        if self.validates:
+            check_values("logits", logits, ~torch.isnan(logits), "anything but NaN")
+
+    def _check_support(self, zeta: Tensor) -> None:
+        if self.validates:
+            check_values("zeta", zeta, self.support.check(zeta), f"in the support ({self.support})")
+
+    # Inversion for members without a closed form. By symmetry (ρ, μ, ζ) -> (1-ρ, 1-μ, 2 center - ζ) the root
+    # is always sought in the lower half, where ζ near its end keeps all its digits.
+
+    @property
+    def lowest_coordinate(self) -> Parameter:
+        """A coordinate below which the mixture has no mass worth a float64."""
+        return 0.0
+
+    def to_coordinate(self, zeta: Tensor) -> Tensor:
+        """The solver's coordinate: ζ itself unless F is steep in it somewhere."""
+        return zeta
+
+    def from_coordinate(self, x: Tensor) -> Evaluation:
+        """ζ and dζ/dx."""
+        return Evaluation(x, torch.ones_like(x))
+
+    def _sample(self, logits: Tensor, rho: Tensor) -> Tensor:
+        return implicit_sample(self._invert, logits, rho)
+
+    def _invert(self, logits: Tensor, rho: Tensor, with_slope: bool) -> Inverse:
+        """F⁻¹(ρ) by safe Newton steps in float64, and its implicit derivative."""
+        dtype, logits = logits.dtype, logits.double()
+        rho = rho.double().clamp(2.0**-53, 1 - 2.0**-53)  # the ends of an unbounded support stay finite
+        center = torch.as_tensor(self.center, dtype=torch.float64, device=rho.device).expand_as(rho)
+        upper = rho > self._cdf(center, logits)
+        logits = torch.where(upper, -logits, logits)
+        rho = torch.where(upper, 1 - rho, rho)
+
+        def excess(x: Tensor) -> Evaluation:
+            zeta, jacobian = self.from_coordinate(x)
+            return Evaluation(self._cdf(zeta, logits) - rho, self._log_prob(zeta, logits).exp() * jacobian)
+
+        low = torch.as_tensor(self.lowest_coordinate, dtype=torch.float64, device=rho.device).expand_as(rho)
+        zeta = self.from_coordinate(increasing_root(excess, low, self.to_coordinate(center), scale=rho)).value
+        slope = saturate(self._slope(zeta, logits), dtype) if with_slope else None
+        return Inverse(torch.where(upper, self._mirror(zeta), zeta).to(dtype), slope)
+
+    def _slope(self, zeta: Tensor, logits: Tensor) -> Tensor:
+        """∂ζ/∂logit by the implicit function theorem; the same at a point and its mirror image."""
+        weight = torch.sigmoid(logits) * torch.sigmoid(-logits)
+        density = self._log_prob(zeta, logits).exp().clamp_min(torch.finfo(zeta.dtype).tiny)
+        return weight * (self.cdf0(zeta) - self.sf0(self._mirror(zeta))) / density
+
+
+def broadcast_shape(**tensors: Tensor) -> torch.Size:
+    """The common shape of the named tensors, or a ValueError that names them."""
+    try:
+        return torch.broadcast_shapes(*(t.shape for t in tensors.values()))
+    except RuntimeError:
+        shapes = ", ".join(f"{name} {tuple(t.shape)}" for name, t in tensors.items())
+        raise ValueError(f"shapes do not broadcast: {shapes}") from None
+
+
+def check_values(name: str, value: Tensor, allowed: Tensor, range: str, remedy: str = "") -> None:
+    """Raise a ValueError naming the argument, its first offending value and the range."""
+    if bool(allowed.all()):
+        return
+    first = value[~allowed].reshape(-1)[0].item()
+    count = int((~allowed).sum())
+    others = f" ({count} such values)" if count > 1 else ""
+    raise ValueError(f"{name} must be {range}, got {first:g}{others}{'; ' + remedy if remedy else ''}")

@@ -1,0 +1,50 @@
+"""Two power laws on [0, 1] (from the later DVAE# line of work; not in the paper).
+
+    r(ζ|0) = ζ^(1/β - 1) / β,   F₀(ζ) = ζ^(1/β),   r(ζ|1) its mirror image;   β -> ∞ is binary.
+
+The density has an integrable pole at its own end. A float32 ζ cannot hold 1 - ζ below 6e-8, so the distance to the
+upper pole is taken as at least half the spacing there: finite, with zero gradient, where it saturates.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dvaepp.numerics import Evaluation, log
+from dvaepp.smoothing.base import Moments, Overlapping
+from dvaepp.types import Parameter
+
+
+@dataclass(frozen=True)
+class PowerLaw(Overlapping):
+    """r(ζ|z) ∝ |ζ - z|^(1/β - 1); β > 1 is a number or one value per unit."""
+
+    beta: Parameter
+
+    def __post_init__(self) -> None:
+        self.require("beta", lambda b: (b > 1) & (b < torch.inf), "finite and > 1")
+
+    def log_density0(self, zeta: Tensor) -> Tensor:
+        return (1 / self.beta - 1) * torch.log(zeta.clamp_min(torch.finfo(zeta.dtype).tiny)) - log(self.beta)
+
+    def _mirror_in_density(self, zeta: Tensor) -> Tensor:
+        return (1 - zeta).clamp_min(torch.finfo(zeta.dtype).eps / 4)
+
+    def cdf0(self, zeta: Tensor) -> Tensor:
+        return zeta ** (1 / self.beta)
+
+    def sf0(self, zeta: Tensor) -> Tensor:
+        return -torch.expm1(torch.log(zeta) / self.beta)
+
+    def moments0(self) -> Moments:
+        mean = 1 / (self.beta + 1)
+        return Moments(mean, 1 / (2 * self.beta + 1) - mean**2)
+
+    # F is infinitely steep in ζ at the pole; in x = F₀(ζ) it is nearly linear.
+
+    def to_coordinate(self, zeta: Tensor) -> Tensor:
+        return self.cdf0(zeta)
+
+    def from_coordinate(self, x: Tensor) -> Evaluation:
+        return Evaluation(x**self.beta, self.beta * x ** (self.beta - 1))

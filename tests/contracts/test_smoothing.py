@@ -1,0 +1,229 @@
+"""Laws every smoothing obeys, run on every member the registry finds.
+
+A member `dvaepp/smoothing/<stem>.py` comes with `tests/smoothing/test_<stem>.py`, which names instances to run on:
+EXAMPLES, and for an overlapping member NEAR_BINARY, one close to the limit.
+"""
+
+import importlib
+import math
+
+import pytest
+import torch
+from scipy.integrate import quad
+from torch import Tensor
+
+from dvaepp.numerics import uniform
+from dvaepp.smoothing import MEMBERS, Overlapping, Smoothing
+
+DRAWS = 1_000_000
+FAILURE_RATE = 1e-3  # of one statistical assertion under a correct program; seeds are fixed, so it never flickers
+
+
+def _examples(kind: type[Smoothing]) -> list:
+    params = []
+    for stem, member in MEMBERS.items():
+        if issubclass(member, kind):
+            module = importlib.import_module(f"tests.smoothing.test_{stem}")
+            assert module.EXAMPLES, f"{module.__name__} names no EXAMPLES"
+            params += [pytest.param(e, id=repr(e)) for e in module.EXAMPLES]
+    return params
+
+
+SMOOTHINGS = _examples(Smoothing)
+OVERLAPPING = _examples(Overlapping)
+NEAR_BINARY = [
+    pytest.param(importlib.import_module(f"tests.smoothing.test_{stem}").NEAR_BINARY, id=stem)
+    for stem, member in MEMBERS.items()
+    if issubclass(member, Overlapping)
+]
+overlapping = pytest.mark.parametrize("smoothing", OVERLAPPING)
+every = pytest.mark.parametrize("smoothing", SMOOTHINGS)
+
+
+def _grid(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    logits = torch.tensor([-30.0, -6.0, -1.5, -0.3, 0.0, 0.8, 2.0, 9.0, 30.0], dtype=dtype)
+    rho = torch.tensor([1e-6, 0.01, 0.2, 0.43, 0.5, 0.77, 0.98, 1 - 1e-6], dtype=dtype)
+    return tuple(g.reshape(-1) for g in torch.meshgrid(logits, rho, indexing="ij"))
+
+
+def _noise(seed: int, n: int = DRAWS, dtype: torch.dtype = torch.float32) -> Tensor:
+    return uniform(n, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+@overlapping
+@pytest.mark.parametrize("logit", [-2.0, 0.4])
+def test_density_integrates_to_one(smoothing: Overlapping, logit: float) -> None:
+    center = float(smoothing.center)
+    low, high = _ends(smoothing)
+
+    def density(zeta: float) -> float:
+        z, logits = torch.tensor(zeta, dtype=torch.float64), torch.tensor(logit, dtype=torch.float64)
+        return smoothing.log_prob(z, logits).exp().item()
+
+    mass = sum(quad(density, a, b, limit=400)[0] for a, b in ((low, 0.0), (0.0, center), (center, 1.0), (1.0, high)))
+    assert mass == pytest.approx(1, abs=1e-7)
+
+
+@overlapping
+def test_cdf_of_a_sample_is_rho(smoothing: Overlapping) -> None:
+    logits, rho = _grid()
+    zeta = smoothing.sample(logits, rho)
+    # where the density has a pole, the rounding of ζ alone moves the CDF: ρ lies between its neighbours' values
+    low, high = (torch.nextafter(zeta, torch.tensor(end, dtype=zeta.dtype)) for end in _ends(smoothing))
+    assert (smoothing.cdf(low, logits) - 1e-12 <= rho).all()
+    assert (rho <= smoothing.cdf(high, logits) + 1e-12).all()
+
+
+@overlapping
+def test_mirror_symmetry(smoothing: Overlapping) -> None:
+    logits, rho = _grid()
+    logits.requires_grad_()
+    zeta = smoothing.sample(logits, rho)
+    mirrored = smoothing.sample(-logits, 1 - rho)
+    torch.testing.assert_close(mirrored, 2 * smoothing.center - zeta, rtol=0, atol=1e-9)
+    (slope,) = torch.autograd.grad(zeta.sum(), logits)
+    (mirrored_slope,) = torch.autograd.grad(mirrored.sum(), logits)
+    torch.testing.assert_close(mirrored_slope, -slope, rtol=1e-6, atol=1e-12)
+
+
+@overlapping
+def test_mean_of_nu_is_mu(smoothing: Overlapping) -> None:
+    """E_q(ζ|x)[ν(x, ζ)] = μ(x) (Sec. 5), within 5 standard errors at 1e6 draws."""
+    logits = torch.full((DRAWS,), -1.2)
+    zeta = smoothing.sample(logits, _noise(3))
+    nu = torch.sigmoid(logits + smoothing.log_ratio(zeta)).double()
+    mu = 1 / (1 + math.exp(1.2))
+    assert (nu.mean() - mu).abs() < 5 * nu.std() / math.sqrt(DRAWS)
+
+
+@overlapping
+def test_samples_follow_the_cdf(smoothing: Overlapping) -> None:
+    """Dvoretzky-Kiefer-Wolfowitz: sup |F_n - F| <= sqrt(log(2/α) / 2n) with probability 1 - α."""
+    bound = math.sqrt(math.log(2 / FAILURE_RATE) / (2 * DRAWS))
+    logits = torch.tensor(0.4, dtype=torch.float64)
+    zeta = smoothing.sample(logits, _noise(7, dtype=torch.float64)).sort().values
+
+    def distance(values: Tensor) -> float:
+        f = smoothing.cdf(values.clamp(*_ends(smoothing)), logits)
+        steps = torch.arange(DRAWS + 1, dtype=torch.float64) / DRAWS
+        return torch.maximum((f - steps[:-1]).abs().max(), (f - steps[1:]).abs().max()).item()
+
+    assert distance(zeta) <= bound
+    assert distance(zeta + 0.005) > bound, "the test must see a shift of 0.005"
+
+
+def _ends(smoothing: Overlapping) -> tuple[float, float]:
+    bounded = not bool(smoothing.support.check(torch.tensor(-1.0)))
+    return (0.0, 1.0) if bounded else (-math.inf, math.inf)
+
+
+@pytest.mark.parametrize("smoothing", NEAR_BINARY)
+def test_limit_is_the_binary_unit(smoothing: Overlapping) -> None:
+    logits, rho = _grid(torch.float32)
+    z = MEMBERS["binary"]().sample(logits, rho)
+    away = (rho - torch.sigmoid(-logits)).abs() > 1e-3  # at ρ = 1-μ the limit is a step
+    assert away.sum() > 40
+    assert (smoothing.sample(logits, rho) - z)[away].abs().max() < 2e-3
+
+
+@overlapping
+def test_gradients_equal_finite_differences(smoothing: Overlapping) -> None:
+    logits, rho = _grid()
+    logits.requires_grad_()
+    (slope,) = torch.autograd.grad(smoothing.sample(logits, rho).sum(), logits)
+    zeta = smoothing.sample(logits, rho).detach()
+    # finite differences resolve neither the near-steps between two narrow modes nor a pole
+    keep = (slope < 20) & (logits.abs() < 7) & ((zeta - 0.5).abs() - 0.5).abs().gt(1e-3)
+    assert keep.sum() >= 15
+    logits, rho, zeta = logits.detach()[keep].requires_grad_(), rho[keep], zeta[keep].requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: smoothing.sample(x, rho), logits, eps=1e-6, atol=1e-6)
+    for function in (smoothing.log_prob, smoothing.cdf):
+        assert torch.autograd.gradcheck(function, (zeta, logits), eps=1e-7, atol=1e-5)
+    assert torch.autograd.gradcheck(smoothing.log_ratio, zeta, eps=1e-7, atol=1e-5)
+
+
+@overlapping
+def test_log_density_and_log_ratio_agree(smoothing: Overlapping) -> None:
+    logits, rho = _grid()
+    zeta = smoothing.sample(logits, rho)
+    one, zero = smoothing.log_density(zeta, 1), smoothing.log_density(zeta, torch.zeros_like(zeta))
+    torch.testing.assert_close(smoothing.log_ratio(zeta), one - zero, rtol=1e-9, atol=1e-9)
+
+
+@overlapping
+def test_moments_equal_quadrature(smoothing: Overlapping) -> None:
+    low, high = _ends(smoothing)
+    bend = min(1.0, float(smoothing.center))
+
+    def integral(f) -> float:
+        def integrand(zeta: float) -> float:
+            z = torch.tensor(zeta, dtype=torch.float64)
+            return f(zeta) * smoothing.log_density(z, 0).exp().item()
+
+        parts = sorted({low, 0.0, bend / 50, bend, high})
+        return sum(quad(integrand, a, b, limit=400)[0] for a, b in zip(parts, parts[1:], strict=False))
+
+    mean, variance = smoothing.moments0()
+    expected = integral(lambda zeta: zeta)
+    assert float(mean) == pytest.approx(expected, abs=1e-7)
+    assert float(variance) == pytest.approx(integral(lambda zeta: (zeta - expected) ** 2), rel=1e-6)
+
+
+@every
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_values_and_gradients_stay_finite_at_extremes(smoothing: Smoothing, dtype: torch.dtype) -> None:
+    logits = torch.tensor([-math.inf, -1e4, -100.0, -17.0, 0.0, 17.0, 100.0, 1e4, math.inf], dtype=dtype)
+    rho = torch.tensor([0.0, 1e-30, 1e-7, 0.3, 0.5, 0.999, 1.0], dtype=dtype)
+    logits, rho = (g.reshape(-1) for g in torch.meshgrid(logits, rho, indexing="ij"))
+    logits.requires_grad_()
+    zeta = smoothing.sample(logits, rho)
+    assert zeta.dtype == dtype and torch.isfinite(zeta).all()
+    if not zeta.requires_grad:  # Binary
+        return
+    (slope,) = torch.autograd.grad(zeta.sum(), logits)
+    assert torch.isfinite(slope).all()
+    assert (slope[torch.isinf(logits)] == 0).all()
+    if isinstance(smoothing, Overlapping) and dtype in (torch.float32, torch.float64):
+        zeta = zeta.detach().requires_grad_()
+        for value in (smoothing.log_ratio(zeta), smoothing.log_prob(zeta, logits)):
+            grads = torch.autograd.grad(value.sum(), (zeta, logits), allow_unused=True)
+            assert all(torch.isfinite(g).all() for g in grads if g is not None)
+
+
+@overlapping
+def test_infinite_logits_draw_from_the_certain_component(smoothing: Overlapping) -> None:
+    rho = torch.linspace(0.01, 0.99, 25, dtype=torch.float64)
+    for sign in (-1.0, 1.0):
+        certain = smoothing.sample(torch.full_like(rho, sign * math.inf), rho)
+        nearly = smoothing.sample(torch.full_like(rho, sign * 60.0), rho)
+        torch.testing.assert_close(certain, nearly, rtol=1e-9, atol=1e-9)
+
+
+@every
+def test_shapes_broadcast(smoothing: Smoothing) -> None:
+    logits, rho = torch.zeros(3, 1, requires_grad=True), torch.full((5, 1, 2), 0.3)
+    zeta = smoothing.sample(logits, rho)
+    assert zeta.shape == (5, 3, 2)
+    torch.testing.assert_close(zeta[4, 2, 1], smoothing.sample(logits[0, 0], rho[0, 0, 0]))
+
+
+@every
+def test_bad_input_is_named(smoothing: Smoothing) -> None:
+    ok = torch.full((3,), 0.5)
+    with pytest.raises(ValueError, match=r"rho must be in \[0, 1\], got 1.5"):
+        smoothing.sample(ok, torch.tensor([0.1, 1.5, 0.2]))
+    with pytest.raises(ValueError, match=r"rho must be in \[0, 1\], got nan"):
+        smoothing.sample(ok, torch.tensor([0.1, math.nan, 0.2]))
+    with pytest.raises(ValueError, match="logits must be anything but NaN, got nan"):
+        smoothing.sample(torch.tensor([0.0, math.nan, 1.0]), ok)
+    with pytest.raises(ValueError, match=r"shapes do not broadcast: logits \(3,\), rho \(4,\)"):
+        smoothing.sample(ok, torch.full((4,), 0.5))
+
+
+@overlapping
+def test_second_derivatives_are_refused_not_wrong(smoothing: Overlapping) -> None:
+    logits = torch.zeros(2, requires_grad=True)
+    zeta = smoothing.sample(logits, torch.tensor([0.2, 0.6]))
+    (slope,) = torch.autograd.grad(zeta.square().sum(), logits, create_graph=True)
+    with pytest.raises(RuntimeError):
+        slope.sum().backward()

@@ -1,0 +1,66 @@
+"""The code that the documentation shows, run as shown."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def _run(page: str) -> dict:
+    text = (ROOT / page).read_text()
+    code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+    namespace: dict = {}
+    exec(compile(code, page, "exec"), namespace)
+    return namespace
+
+
+def test_readme_example_runs() -> None:
+    names = _run("README.md")
+    assert names["logits"].grad.shape == (100, 200)
+    assert ((names["nu"] >= 0) & (names["nu"] <= 1)).all()
+
+
+def test_smoothing_tutorial_learns(capsys: pytest.CaptureFixture[str]) -> None:
+    names = _run("docs/tutorial_smoothing.md")
+    assert names["after"] > names["before"] + 2
+    assert names["accuracy"] > 0.9
+    print(capsys.readouterr().out)
+
+
+def test_paper_map_names_what_exists() -> None:
+    """Every `file.py::test` in the map is a test, and every dotted name an attribute."""
+    text = (ROOT / "docs/paper_map.md").read_text()
+    last = ""
+    for path, name in re.findall(r"`([\w/]+\.py)?(?:::(\w+))?`", text):
+        last = path or last
+        if not (path or name):
+            continue
+        source = (ROOT / "tests" / last).read_text()
+        assert not name or f"def {name}(" in source, f"{last}::{name}"
+    for dotted in re.findall(r"`((?:smoothing|distributions|reporting)[\w.]*)`", text):
+        _resolve(f"dvaepp.{dotted}")
+
+
+def _resolve(dotted: str) -> object:
+    import importlib
+
+    parts = dotted.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found: object = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for attribute in parts[cut:]:
+            found = getattr(found, attribute)
+        return found
+    raise AssertionError(dotted)
+
+
+def test_readme_names_the_commands_ci_runs() -> None:
+    assert "make test" in (ROOT / "README.md").read_text()
+    assert "make test" in (ROOT / ".ci/run").read_text()
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for target in re.findall(r"(?:^|`)make (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE):
+        assert target in targets, target

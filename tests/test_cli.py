@@ -1,0 +1,54 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dvaepp import __version__
+from dvaepp.cli import main
+
+
+@pytest.mark.parametrize("name", ["smoothing", "inverse-cdf"])
+def test_figure_writes_a_picture_and_says_where(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "new" / f"{name}.png"
+    main(["figure", name, "--out", str(out)])
+    assert out.read_bytes().startswith(b"\x89PNG")
+    assert capsys.readouterr().out == f"wrote {out}\n"
+    assert [p.name for p in out.parent.iterdir()] == [out.name]  # nothing left over
+
+
+def _exit_code(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(list(arguments))
+    return int(caught.value.code or 0)
+
+
+def test_bad_usage_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _exit_code("figure", "nosuch") == 2
+    assert _exit_code("figure", "smoothing", "--device", "nosuch") == 2
+    assert "device 'nosuch' cannot be used here" in capsys.readouterr().err
+    assert _exit_code("figure", "smoothing", "--out", str(tmp_path / "x.nosuch")) == 2
+    assert "use an ending such as .png" in capsys.readouterr().err
+
+
+def test_a_failure_is_one_line_and_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert _exit_code("figure", "smoothing", "--out", str(tmp_path / "file" / "x.png")) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("dvaepp: ") and error.count("\n") == 1 and "file" in error
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot write a figure"):
+        main(["figure", "smoothing", "--debug", "--out", str(tmp_path / "x.nosuch")])
+
+
+def test_version_and_module_form() -> None:
+    out = subprocess.run([sys.executable, "-m", "dvaepp", "--version"], capture_output=True, text=True, check=True)
+    assert out.stdout == f"dvaepp {__version__}\n"
+
+
+def test_help_does_not_import_torch() -> None:
+    code = "import dvaepp.cli, sys\ntry: dvaepp.cli.main(['--help'])\nfinally: assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0 and "figure" in done.stdout, done.stderr
