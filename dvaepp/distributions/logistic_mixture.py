@@ -15,7 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
-from torch.nn.functional import logsigmoid, softplus
+from torch.nn.functional import logsigmoid
 
 from dvaepp.numerics import uniform
 from dvaepp.types import Shape
@@ -142,7 +142,7 @@ def _log_bin_mass(x: Tensor, means: Tensor, log_scales: Tensor) -> Tensor:
     width = (2 * HALF_BIN * inverse_scale).clamp_min(torch.finfo(x.dtype).tiny)
     inside = logsigmoid(upper) + logsigmoid(-lower) + torch.log(-torch.expm1(-width))
     edge = 1 - HALF_BIN  # between the two outermost levels and the rest
-    return torch.where(x < -edge, logsigmoid(upper), torch.where(x > edge, -softplus(lower), inside))
+    return torch.where(x < -edge, logsigmoid(upper), torch.where(x > edge, logsigmoid(-lower), inside))
 
 
 def _nearest_level(y: Tensor) -> Tensor:

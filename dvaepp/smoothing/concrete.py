@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import logsigmoid
 
 from dvaepp.numerics import log, working_dtype
 from dvaepp.smoothing.base import Smoothing, broadcast_shape, check_values
@@ -43,4 +43,4 @@ class Concrete(Smoothing):
         t = self.temperature
         y = torch.log(zeta) - torch.log1p(-zeta)
         shifted = t * y - logits
-        return log(t) - shifted - 2 * softplus(-shifted) - torch.log(zeta) - torch.log1p(-zeta)
+        return log(t) - shifted + 2 * logsigmoid(shifted) - torch.log(zeta) - torch.log1p(-zeta)

@@ -22,7 +22,7 @@ from math import exp, expm1, pi
 import torch
 from torch import Tensor
 from torch.distributions import constraints
-from torch.nn.functional import softplus
+from torch.nn.functional import logsigmoid
 
 from dvaepp.numerics import log
 from dvaepp.smoothing.base import Inverse, Moments, Overlapping
@@ -55,7 +55,7 @@ class Logistic(Overlapping):
 
     def log_density0(self, zeta: Tensor) -> Tensor:
         a = (zeta - self.loc0) / self.scale
-        return -a - 2 * softplus(-a) - log(self.scale)
+        return -a + 2 * logsigmoid(a) - log(self.scale)
 
     def cdf0(self, zeta: Tensor) -> Tensor:
         return torch.sigmoid((zeta - self.loc0) / self.scale)
