@@ -21,7 +21,7 @@ $(VENV)/.runtime: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime
-	@$(PIP) --no-build-isolation --editable ".[dev]"
+	@$(PIP) --no-build-isolation --editable ".[dev,dwave]"
 	@touch $@
 
 demo: $(VENV)/.runtime ## draw the smoothing figures (Figs. 1 and 5) into demo/

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from dvaepp.types import Parameter
 
@@ -34,6 +35,11 @@ def working_dtype(dtype: torch.dtype) -> torch.dtype:
 def log(x: Parameter) -> Parameter:
     """Natural logarithm of a number or a tensor, each in its kind."""
     return torch.log(x) if isinstance(x, Tensor) else math.log(x)
+
+
+def bernoulli_entropy(logits: Tensor) -> Tensor:
+    """H of a Bernoulli variable in nats: -μ log μ - (1-μ) log(1-μ), stable at both ends."""
+    return -torch.sigmoid(logits) * logsigmoid(logits) - torch.sigmoid(-logits) * logsigmoid(-logits)
 
 
 def saturate(x: Tensor, dtype: torch.dtype) -> Tensor:

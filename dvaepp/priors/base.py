@@ -1,0 +1,98 @@
+"""Boltzmann machines over binary units: p(z) = e^(-E(z)) / Z, E(z) = -b·z - Σ_{i<j} z_i W_ij z_j (Sec. 5).
+
+A member keeps its parameters in whatever shape suits it and states its energy and its `couplings()`: everything else,
+conditionals, cross-entropy, the log Z surrogate, follows here, and samplers and log Z estimates read nothing more.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from dvaepp.errors import UsageError
+
+
+class Couplings(NamedTuple):
+    """All biases (units,) and the symmetric coupling matrix (units, units) with zero diagonal."""
+
+    bias: Tensor
+    matrix: Tensor
+
+
+class BoltzmannPrior(nn.Module, ABC):
+    """What every Boltzmann machine can do; z has shape (..., units)."""
+
+    num_units: int
+
+    @abstractmethod
+    def energy(self, z: Tensor) -> Tensor:
+        """E(z), shape (...)."""
+
+    @abstractmethod
+    def couplings(self) -> Couplings:
+        """Biases and symmetric couplings, differentiable in the parameters."""
+
+    @abstractmethod
+    def blocks(self) -> list[Tensor]:
+        """Indices of units in blocks that are independent given all the others; they cover every unit once."""
+
+    def conditional_logits(self, z: Tensor, units: Tensor | slice) -> Tensor:
+        """Logits of p(z_i = 1 | all other units) for i in `units`."""
+        bias, matrix = self.couplings()
+        return bias[units] + z @ matrix[:, units]
+
+    def free_energy(self, z: Tensor, summed: Tensor | slice) -> Tensor:
+        """-log Σ e^(-E(z)) over the independent units `summed`, whose values in z are ignored."""
+        clamped = z.clone()
+        clamped[..., summed] = 0
+        logits = self.conditional_logits(clamped, summed)
+        return self.energy(clamped) - torch.logaddexp(logits, torch.zeros_like(logits)).sum(-1)
+
+    def log_z_surrogate(self, chains: Tensor) -> Tensor:
+        """Mean of -E over samples of the prior: its gradient estimates that of log Z (App. E), its value means nothing.
+
+        `chains` (chains, units) come from a sampler; no gradient flows into them.
+        """
+        return -self.energy(chains.detach().to(self.couplings().bias.dtype)).mean()
+
+    def cross_entropy(self, mu: Tensor, nu: Tensor, group_sizes: Sequence[int]) -> Tensor:
+        """E_q[E(z)] for a posterior in groups q(z_a | x, ζ_<a), shape (batch,) (Sec. 5, last display).
+
+        `mu` and `nu` (batch, units) hold q(z=1 | x, ζ_<a) and q(z=1 | x, ζ_≤a). Linear terms use μ. A coupling from
+        a group to a later one contributes ν_i W_ij μ_j, because ζ_a is then known and z_b still averaged; inside one
+        group it contributes μ_i W_ij μ_j, the mean field.
+        """
+        group = group_index(group_sizes, self.num_units, mu.device)
+        bias, matrix = self.couplings()
+        earlier = group[:, None] < group[None, :]
+        same = torch.triu(group[:, None] == group[None, :], 1)
+        pairs = (nu @ (matrix * earlier) + mu @ (matrix * same)) * mu
+        return -(mu @ bias) - pairs.sum(-1)
+
+    def check(self) -> None:
+        """Refuse parameters that are not finite."""
+        for name, parameter in self.named_parameters():
+            if not bool(torch.isfinite(parameter).all()):
+                count = int((~torch.isfinite(parameter)).sum())
+                raise ValueError(
+                    f"{name} of the prior must be finite, got {count} values of NaN or infinity: "
+                    "training diverged; go back to an earlier checkpoint"
+                )
+
+    def check_states(self, z: Tensor, name: str = "chains") -> None:
+        """Refuse anything but (chains, units) of zeros and ones."""
+        if z.dim() != 2 or z.shape[1] != self.num_units or z.shape[0] < 1:
+            raise ValueError(f"{name} must have shape (chains, {self.num_units}), got {tuple(z.shape)}")
+        if not bool(((z == 0) | (z == 1)).all()):
+            bad = z[~((z == 0) | (z == 1))].reshape(-1)[0].item()
+            raise ValueError(f"{name} must be 0 or 1, got {bad:g}")
+
+
+def group_index(group_sizes: Sequence[int], num_units: int, device: torch.device | None = None) -> Tensor:
+    """The group of each unit, for consecutive groups of the given sizes."""
+    if sum(group_sizes) != num_units or min(group_sizes, default=0) < 1:
+        raise UsageError(f"group_sizes must be positive and sum to {num_units} units, got {list(group_sizes)}")
+    sizes = torch.tensor(group_sizes, device=device)
+    return torch.repeat_interleave(torch.arange(len(group_sizes), device=device), sizes)

@@ -1,0 +1,54 @@
+"""A Boltzmann machine as a binary quadratic model and back, so that other engines can sample it (extra `dwave`).
+
+A BQM's energy is E(z) = Σ h_i z_i + Σ J_ij z_i z_j + offset over {0, 1} (or over spins ±1, which dimod converts), so
+h = -b and J = -W.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dvaepp.errors import UsageError
+from dvaepp.priors.base import BoltzmannPrior
+from dvaepp.priors.boltzmann_machine import BoltzmannMachine
+
+if TYPE_CHECKING:
+    import dimod
+
+
+def _dimod() -> Any:
+    try:
+        import dimod
+    except ImportError:
+        raise UsageError("this needs dimod: pip install 'dvaepp[dwave]'") from None
+    return dimod
+
+
+def to_bqm(prior: BoltzmannPrior) -> "dimod.BinaryQuadraticModel":
+    """The prior's energy over variables 0 .. units-1, vartype BINARY; `.spin` of it is the Ising form."""
+    prior.check()
+    bias, matrix = prior.couplings()
+    upper = torch.triu(matrix.detach(), 1).cpu().double()
+    i, j = upper.nonzero(as_tuple=True)
+    values = (-upper[i, j]).tolist()
+    linear = dict(enumerate((-bias.detach().cpu().double()).tolist()))
+    quadratic = dict(zip(zip(i.tolist(), j.tolist(), strict=True), values, strict=True))
+    return _dimod().BinaryQuadraticModel(linear, quadratic, "BINARY")
+
+
+def from_bqm(bqm: "dimod.BinaryQuadraticModel") -> BoltzmannMachine:
+    """A machine with the model's energy up to its constant; units in the order of `bqm.variables`, float64."""
+    binary = bqm.change_vartype(_dimod().BINARY, inplace=False)
+    position = {variable: k for k, variable in enumerate(binary.variables)}
+    units = len(position)
+    mask = torch.zeros(units, units, dtype=torch.bool)
+    weight = torch.zeros(units, units, dtype=torch.float64)
+    for (u, v), value in binary.quadratic.items():
+        i, j = sorted((position[u], position[v]))
+        mask[i, j] = mask[j, i] = True
+        weight[i, j] = -value
+    machine = BoltzmannMachine(units, mask).double()
+    with torch.no_grad():
+        machine.weight.copy_(weight)
+        machine.bias.copy_(torch.tensor([-binary.linear[v] for v in binary.variables], dtype=torch.float64))
+    return machine

@@ -1,0 +1,54 @@
+"""The restricted Boltzmann machine prior (Sec. 5): E(z) = -a₁·z₁ - a₂·z₂ - z₁ᵀ W z₂ over two sides z₁, z₂."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from dvaepp.errors import UsageError
+from dvaepp.priors.base import BoltzmannPrior, Couplings, group_index
+
+
+class RBM(BoltzmannPrior):
+    """Two sides of binary units, every pair across them coupled; z is (..., num_left + num_right), left side first.
+
+    Biases and weights start at zero (the paper is silent), so that the prior starts uniform.
+    """
+
+    def __init__(self, num_left: int, num_right: int) -> None:
+        super().__init__()
+        if num_left < 1 or num_right < 1:
+            raise UsageError(f"num_left and num_right must be at least 1, got {num_left} and {num_right}")
+        self.num_left, self.num_right, self.num_units = num_left, num_right, num_left + num_right
+        self.bias_left = nn.Parameter(torch.zeros(num_left))
+        self.bias_right = nn.Parameter(torch.zeros(num_right))
+        self.weight = nn.Parameter(torch.zeros(num_left, num_right))
+
+    def extra_repr(self) -> str:
+        return f"{self.num_left}, {self.num_right}"
+
+    def energy(self, z: Tensor) -> Tensor:
+        left, right = z[..., : self.num_left], z[..., self.num_left :]
+        return -(left @ self.bias_left) - ((left @ self.weight + self.bias_right) * right).sum(-1)
+
+    def couplings(self) -> Couplings:
+        zeros_left = self.weight.new_zeros(self.num_left, self.num_left)
+        zeros_right = self.weight.new_zeros(self.num_right, self.num_right)
+        top = torch.cat([zeros_left, self.weight], 1)
+        bottom = torch.cat([self.weight.t(), zeros_right], 1)
+        return Couplings(torch.cat([self.bias_left, self.bias_right]), torch.cat([top, bottom]))
+
+    def blocks(self) -> list[Tensor]:
+        units = torch.arange(self.num_units, device=self.weight.device)
+        return [units[: self.num_left], units[self.num_left :]]
+
+    def cross_entropy(self, mu: Tensor, nu: Tensor, group_sizes: Sequence[int]) -> Tensor:
+        """The general rule without the square matrix: only left-right pairs exist, and left comes first."""
+        group = group_index(group_sizes, self.num_units, mu.device)
+        n = self.num_left
+        linear = mu[..., :n] @ self.bias_left + mu[..., n:] @ self.bias_right
+        inside = group[:n, None] == group[None, n:]
+        field = nu[..., :n] @ (self.weight * ~inside)
+        if bool(inside.any()):  # a group lies on both sides
+            field = field + mu[..., :n] @ (self.weight * inside)
+        return -linear - (field * mu[..., n:]).sum(-1)
