@@ -21,6 +21,22 @@ class Couplings(NamedTuple):
     matrix: Tensor
 
 
+class Conditional(NamedTuple):
+    """p(z_out = 1 | z_given) = sigmoid(bias + z_given @ weight) for the units `out`, in block order."""
+
+    out: slice
+    given: slice
+    weight: Tensor
+    bias: Tensor
+
+
+class BlockForm(NamedTuple):
+    """What a sampler needs: the units block by block (`order`; None: as they are) and each block's conditional."""
+
+    order: Tensor | None
+    conditionals: list[Conditional]
+
+
 class BoltzmannPrior(nn.Module, ABC):
     """What every Boltzmann machine can do; z has shape (..., units)."""
 
@@ -37,6 +53,18 @@ class BoltzmannPrior(nn.Module, ABC):
     @abstractmethod
     def blocks(self) -> list[Tensor]:
         """Indices of units in blocks that are independent given all the others; they cover every unit once."""
+
+    def block_form(self) -> BlockForm:
+        """The conditionals that block Gibbs alternates between, detached."""
+        blocks = self.blocks()
+        order = torch.cat(blocks)
+        bias, matrix = (p.detach() for p in self.couplings())
+        stops = torch.tensor([len(block) for block in blocks]).cumsum(0).tolist()
+        conditionals = []
+        for block, stop in zip(blocks, stops, strict=True):
+            weight = matrix[order][:, block].contiguous()
+            conditionals.append(Conditional(slice(stop - len(block), stop), slice(None), weight, bias[block]))
+        return BlockForm(order, conditionals)
 
     def conditional_logits(self, z: Tensor, units: Tensor | slice) -> Tensor:
         """Logits of p(z_i = 1 | all other units) for i in `units`."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from dvaepp.errors import UsageError
-from dvaepp.priors.base import BoltzmannPrior, Couplings, group_index
+from dvaepp.priors.base import BlockForm, BoltzmannPrior, Conditional, Couplings, group_index
 
 
 class RBM(BoltzmannPrior):
@@ -41,6 +41,12 @@ class RBM(BoltzmannPrior):
     def blocks(self) -> list[Tensor]:
         units = torch.arange(self.num_units, device=self.weight.device)
         return [units[: self.num_left], units[self.num_left :]]
+
+    def block_form(self) -> BlockForm:
+        left, right = slice(0, self.num_left), slice(self.num_left, self.num_units)
+        weight = self.weight.detach()
+        to_right = Conditional(right, left, weight, self.bias_right.detach())
+        return BlockForm(None, [to_right, Conditional(left, right, weight.t().contiguous(), self.bias_left.detach())])
 
     def cross_entropy(self, mu: Tensor, nu: Tensor, group_sizes: Sequence[int]) -> Tensor:
         """The general rule without the square matrix: only left-right pairs exist, and left comes first."""

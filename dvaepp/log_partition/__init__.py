@@ -1,0 +1,37 @@
+"""log Z of a Boltzmann prior: what every reported likelihood stands on."""
+
+from typing import Any, Literal, get_args
+
+import torch
+
+from dvaepp.errors import UsageError
+from dvaepp.log_partition.ais import ais
+from dvaepp.log_partition.exact import exact, num_enumerated
+from dvaepp.log_partition.result import LogPartition
+from dvaepp.log_partition.tempering import tempering
+from dvaepp.priors.base import BoltzmannPrior
+
+__all__ = ["LogPartition", "ais", "exact", "log_partition", "tempering"]
+
+Method = Literal["auto", "exact", "ais", "tempering"]
+FEASIBLE = 2e9  # states x units that `auto` sums exactly: about half a minute
+
+
+def log_partition(
+    prior: BoltzmannPrior, method: str = "auto", generator: torch.Generator | None = None, **options: Any
+) -> LogPartition:
+    """log Z with an error bar.
+
+    `exact` sums (float64, at most 24 units on the smaller side); `ais` anneals; `tempering` is the paper's; `auto` sums
+    where that takes seconds and tempers otherwise. `options` go to the method: num_chains and num_temperatures for
+    `ais`; num_sweeps (100 000 in the paper), num_replicas and target_swap_rate for `tempering`; show_progress for all.
+    """
+    if method not in get_args(Method):
+        raise UsageError(f"method must be one of {', '.join(get_args(Method))}, got {method!r}")
+    if method == "auto":
+        n = num_enumerated(prior)
+        method = "exact" if n <= 24 and 2.0**n * prior.num_units <= FEASIBLE else "tempering"
+    if method == "exact":
+        return exact(prior, **options)
+    estimate = ais if method == "ais" else tempering
+    return estimate(prior, generator, **options)

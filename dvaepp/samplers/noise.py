@@ -1,0 +1,40 @@
+"""Where a sampler's thresholds come from: the fused kernel on a CPU, torch's own generator elsewhere.
+
+Both are reproducible from a `torch.Generator`. The kernel draws one 64-bit key from it and numbers its steps, so that
+the noise of chain c, unit i, step s is a function of (key, s, c, i) and of nothing else.
+"""
+
+import torch
+from torch import Tensor
+
+from dvaepp.samplers import kernel
+
+
+class Noise:
+    """Independent uniform noise for one run of a sampler."""
+
+    def __init__(self, generator: torch.Generator | None, device: torch.device) -> None:
+        self.generator = generator
+        self.kernel = kernel.load() if device.type == "cpu" else None
+        if self.kernel is not None:
+            self.key = int(torch.randint(0, 2**63 - 1, (), generator=generator))
+        self.step = 0
+        self.threads = torch.get_num_threads()
+
+    def threshold_(self, acc: Tensor, base: Tensor, delta: Tensor, scale: Tensor | None, out: Tensor) -> None:
+        """out[r] = 1[u < sigmoid(base + scale[r] (acc[r] + delta))], a fresh u for each element; `acc` is spent."""
+        self.step += 1
+        if self.kernel is not None:
+            self.kernel.threshold(acc, base, delta, scale, out, self.key, self.step, self.threads)
+            return
+        acc += delta
+        if scale is not None:
+            acc *= scale[:, None]
+        acc += base
+        noise = torch.rand(acc.shape, generator=self.generator, device=acc.device)
+        torch.lt(noise, acc.sigmoid_(), out=out)
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Uniform noise for the few decisions that are not thresholds."""
+        device = self.generator.device if self.generator is not None else None
+        return torch.rand(shape, generator=self.generator, device=device)
