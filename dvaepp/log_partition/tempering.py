@@ -12,6 +12,7 @@ slope, summed over t before the variance is taken. That counts autocorrelation a
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -58,8 +59,8 @@ def tempering(
             if sweep >= 0 and sweep % thin == 0:
                 records.append(gap)
             advance(1)
-    gaps = torch.stack(records)  # (records, replicas, levels)
-    value, standard_error = bennett(gaps, run.ladder)
+    gaps = torch.from_numpy(np.stack(records))  # (records, replicas, levels)
+    value, standard_error = bennett(gaps, torch.from_numpy(run.ladder))
     return LogPartition(
         run.engine.log_base_z() + value, standard_error, "tempering", _diagnostics(gaps, run, num_sweeps)
     )
@@ -75,11 +76,11 @@ def bennett(gaps: Tensor, ladder: Tensor) -> tuple[float, float]:
         torch.maximum(below.amax((0, 1)), above.amax((0, 1))),
     )
     for _ in range(100):
-        share = (torch.sigmoid(below - r) - torch.sigmoid(r - above)).mean(0)  # (replicas, pairs)
+        up, down = torch.sigmoid(below - r), torch.sigmoid(r - above)
+        share = (up - down).mean(0)  # (replicas, pairs)
         excess = share.mean(0)  # decreasing in r
         low, high = torch.where(excess > 0, r, low), torch.where(excess > 0, high, r)
-        weight_below, weight_above = torch.sigmoid(below - r), torch.sigmoid(r - above)
-        slope = (weight_below * (1 - weight_below) + weight_above * (1 - weight_above)).mean((0, 1))
+        slope = (up * (1 - up) + down * (1 - down)).mean((0, 1))
         newton = r + excess / slope
         step = torch.where((newton > low) & (newton < high), newton, (low + high) / 2)
         done = bool(((step - r).abs() < 1e-11 * (1 + r.abs())).all())

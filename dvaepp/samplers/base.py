@@ -1,6 +1,6 @@
 """The protocol of a sampler: chains in, chains out."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -8,6 +8,7 @@ from torch import Tensor
 from dvaepp.priors.base import BoltzmannPrior
 
 
+@runtime_checkable
 class Sampler(Protocol):
     """Anything that advances chains (chains, units) of a prior; `gibbs` is one."""
 

@@ -13,6 +13,8 @@ equal shares of Λ give equal rates, and Λ / (1 - target) pairs give the target
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -20,6 +22,8 @@ from dvaepp.errors import UsageError
 from dvaepp.priors.base import BoltzmannPrior
 from dvaepp.samplers.blocks import BlockGibbs
 from dvaepp.samplers.noise import Noise
+
+Array = npt.NDArray[np.float64]
 
 MAX_TEMPERATURES = 400
 
@@ -34,8 +38,8 @@ class Adapted(NamedTuple):
 class Tempering:
     """Independent replicas of a ladder; row r * T + t of the engine starts at level t of replica r.
 
-    Swaps exchange the temperatures of two rows rather than their states: `row_of` (replicas, T) says which row is at
-    each level now, `level_of` (replicas, T) the inverse.
+    Swaps exchange the temperatures of two rows rather than their states: `row_of` (replicas, T) says which row of the
+    replica is at each level now, `level_of` the inverse. These small tables live in numpy, whose calls cost least.
     """
 
     def __init__(
@@ -46,62 +50,65 @@ class Tempering:
             raise UsageError(f"num_replicas must be at least 1, got {num_replicas}")
         self.num_replicas, self.num_levels = num_replicas, len(ladder)
         self.engine = BlockGibbs(prior, num_replicas * len(ladder), base_logits)
-        device = self.engine.z.device
-        self.ladder = torch.tensor(ladder, dtype=torch.float64, device=device)
         self.noise = noise
-        self.row_of = torch.arange(self.num_levels, device=device).repeat(num_replicas, 1)
-        self.level_of = self.row_of.clone()
-        self.scale = self.ladder.float()[self.level_of].reshape(-1)
-        self.swap_probability = torch.zeros(self.num_levels - 1, dtype=torch.float64, device=device)
-        self.swap_tries = torch.zeros_like(self.swap_probability)
-        self.round_trips = 0
-        self._been_top = torch.zeros_like(self.level_of, dtype=torch.bool)
-        self._been_bottom_since = torch.zeros_like(self._been_top)
+        self.ladder = np.array(ladder, dtype=np.float64)
+        self.row_of = np.tile(np.arange(self.num_levels), (num_replicas, 1))
+        self.level_of = self.row_of.copy()
+        self._first_row = np.arange(num_replicas)[:, None] * self.num_levels
+        self._set_scale()
+        self._swap_probability = np.zeros(self.num_levels - 1)
+        self._swap_tries = np.zeros(self.num_levels - 1)
         self._parity = 0
+        self.round_trips = 0
+        self._been_top = np.zeros(num_replicas * self.num_levels, dtype=bool)
+        self._been_bottom_since = self._been_top.copy()
         self.engine.draw_base(noise)
 
-    def sweep(self) -> Tensor:
+    def sweep(self) -> Array:
         """One Gibbs sweep of every chain, then swaps; returns D by level after the swaps, (replicas, T) float64."""
         self.engine.sweep(self.noise, self.scale)
-        return self.swap(self.engine.gap().reshape(self.num_replicas, self.num_levels))
+        return self.swap(self.engine.gap().cpu().numpy())
 
-    def swap(self, gap: Tensor) -> Tensor:
+    def swap(self, gap: Array) -> Array:
         """Exchange neighbours of one parity, given D of each row; returns D by level."""
-        by_level = gap.gather(1, self.row_of)
-        lower = torch.arange(self._parity, self.num_levels - 1, 2, device=gap.device)
+        by_level = gap[self._first_row + self.row_of]
+        lower, upper = slice(self._parity, -1, 2), slice(self._parity + 1, None, 2)
         self._parity = 1 - self._parity
-        if len(lower) == 0:
-            return by_level
-        upper = lower + 1
-        log_ratio = (self.ladder[lower] - self.ladder[upper]) * (by_level[:, upper] - by_level[:, lower])
-        probability = log_ratio.clamp_max(0).exp()
-        self.swap_probability[lower] += probability.mean(0)
-        self.swap_tries[lower] += 1
-        accept = self.noise.uniform(*probability.shape).to(probability) < probability
+        below, above = by_level[:, lower], by_level[:, upper]
+        probability = np.exp(np.minimum((self.ladder[lower] - self.ladder[upper]) * (above - below), 0))
+        self._swap_probability[lower.start :: 2] += probability.mean(0)
+        self._swap_tries[lower.start :: 2] += 1
+        accept = self.noise.uniform(*probability.shape).cpu().numpy() < probability
         for table in (by_level, self.row_of):
-            low, high = table[:, lower], table[:, upper]
-            table[:, lower], table[:, upper] = torch.where(accept, high, low), torch.where(accept, low, high)
-        levels = torch.arange(self.num_levels, device=gap.device).expand_as(self.row_of)
-        self.level_of.scatter_(1, self.row_of, levels)
-        self.scale = self.ladder.float()[self.level_of].reshape(-1)
+            low, high = table[:, lower].copy(), table[:, upper].copy()
+            table[:, lower], table[:, upper] = np.where(accept, high, low), np.where(accept, low, high)
+        self.level_of.reshape(-1)[self._first_row + self.row_of] = np.arange(self.num_levels)
+        self._set_scale()
         self._count_round_trips()
         return by_level
 
+    def _set_scale(self) -> None:
+        """β of each row, where the engine reads it."""
+        scale = torch.from_numpy(self.ladder[self.level_of].reshape(-1).astype(np.float32))
+        self.scale = scale.to(self.engine.z.device)
+
     def _count_round_trips(self) -> None:
         """A row makes a round trip when it is at β = 1 again after it has been at β = 0."""
-        top, bottom = self.row_of[:, -1:], self.row_of[:, :1]
-        self.round_trips += int((self._been_top & self._been_bottom_since).gather(1, top).sum())
-        self._been_top.scatter_(1, top, True)
-        self._been_bottom_since.scatter_(1, top, False).scatter_(1, bottom, True)
+        first = self._first_row[:, 0]
+        top, bottom = first + self.row_of[:, -1], first + self.row_of[:, 0]
+        self.round_trips += int(np.count_nonzero(self._been_top[top] & self._been_bottom_since[top]))
+        self._been_top[top] = True
+        self._been_bottom_since[top] = False
+        self._been_bottom_since[bottom] = True
 
     def swap_rates(self) -> list[float]:
         """Mean acceptance probability of each pair of neighbours so far."""
-        return (self.swap_probability / self.swap_tries.clamp_min(1)).tolist()
+        return list((self._swap_probability / np.maximum(self._swap_tries, 1)).tolist())
 
     def states(self, level: int = -1) -> Tensor:
         """The chains now at a level of the ladder (default: the prior itself), (replicas, units)."""
-        rows = self.row_of[:, level] + torch.arange(self.num_replicas, device=self.row_of.device) * self.num_levels
-        return self.engine.states()[rows]
+        rows = self._first_row[:, 0] + self.row_of[:, level]
+        return self.engine.states()[torch.from_numpy(rows).to(self.engine.z.device)]
 
 
 def check_ladder(ladder: Sequence[float]) -> None:
@@ -140,13 +147,9 @@ def adapt_ladder(
 def _respace(ladder: list[float], rates: list[float], target: float) -> list[float]:
     """Equal shares of the rejection Λ(β), accumulated linearly between the old temperatures."""
     # a pair that never swaps hides how far apart it is: count it as at least three steps
-    rejection = torch.tensor([3.0 if rate < 0.02 else max(1 - rate, 1e-3) for rate in rates], dtype=torch.float64)
-    barrier = torch.cat([torch.zeros(1, dtype=torch.float64), rejection.cumsum(0)])
-    pairs = int(min(max(3.0, torch.ceil(barrier[-1] / (1 - target)).item()), MAX_TEMPERATURES - 1))
-    wanted = torch.linspace(0, barrier[-1].item(), pairs + 1, dtype=torch.float64)
-    old = torch.tensor(ladder, dtype=torch.float64)
-    upper = torch.searchsorted(barrier, wanted).clamp(1, len(ladder) - 1)
-    share = (wanted - barrier[upper - 1]) / (barrier[upper] - barrier[upper - 1])
-    new = old[upper - 1] + share * (old[upper] - old[upper - 1])
+    rejection = [3.0 if rate < 0.02 else max(1 - rate, 1e-3) for rate in rates]
+    barrier = np.concatenate([[0.0], np.cumsum(rejection)])
+    pairs = int(np.clip(np.ceil(barrier[-1] / (1 - target)), 3, MAX_TEMPERATURES - 1))
+    new = np.interp(np.linspace(0, barrier[-1], pairs + 1), barrier, ladder)
     new[0], new[-1] = 0, 1
-    return new.tolist()
+    return list(new.tolist())

@@ -1,0 +1,146 @@
+"""The fused half-sweep: its generator tested as one, its thresholds against numpy."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chi2, norm
+
+from dvaepp.samplers import kernel as kernel_module
+from dvaepp.samplers.kernel import Kernel
+
+RATE = 1e-6  # failure rate of each statistical assertion under a perfect generator
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Kernel:
+    loaded = kernel_module.load()
+    if loaded is None:
+        pytest.skip("no C compiler here: the plain path is tested in test_gibbs.py")
+    return loaded
+
+
+def _words(kernel: Kernel, count: int, key: int, step: int, block: int = 0) -> np.ndarray:
+    out = torch.empty(count, dtype=torch.int32)
+    kernel.words(out, block, key, step)
+    return out.numpy().view(np.uint32)
+
+
+@pytest.mark.parametrize(
+    "counter, step, key, expected",
+    [  # known answers published with Philox4x32-10 (Random123)
+        (0, 0, 0, "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+        (2**64 - 1, 2**64 - 1, 2**64 - 1, "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+        (0x85A308D3243F6A88, 0x0370734413198A2E, 0x299F31D0A4093822, "d16cfe09 94fdcceb 5001e420 24126ea1"),
+    ],
+)
+def test_philox_gives_the_published_answers(kernel: Kernel, counter: int, step: int, key: int, expected: str) -> None:
+    words = _words(kernel, 64, key, step, counter // 16).reshape(4, 16)[:, counter % 16]
+    assert " ".join(f"{w:08x}" for w in words) == expected
+
+
+def test_bits_are_balanced_and_words_uniform(kernel: Kernel) -> None:
+    words = _words(kernel, 1 << 20, key=12345, step=7)
+    ones = np.unpackbits(words.view(np.uint8)).reshape(-1, 32).sum(0)
+    deviation = np.abs(ones - len(words) / 2) / np.sqrt(len(words) / 4)
+    assert deviation.max() < norm.isf(RATE / 64)
+    for shift in (24, 12, 0):  # high, middle and low bytes
+        counts = np.bincount((words >> shift) & 0xFF, minlength=256)
+        statistic = ((counts - len(words) / 256) ** 2 / (len(words) / 256)).sum()
+        assert chi2.isf(1 - RATE, 255) < statistic < chi2.isf(RATE, 255)
+
+
+def _correlation(a: np.ndarray, b: np.ndarray) -> float:
+    """z-score of the correlation of two uniform sequences."""
+    a, b = (x.astype(np.float64) / 2**32 - 0.5 for x in (a, b))
+    return float((a * b).sum() / (np.sqrt(len(a)) / 12))
+
+
+def test_no_serial_or_cross_stream_correlation(kernel: Kernel) -> None:
+    n = 1 << 18
+    words = _words(kernel, n, key=99, step=1)
+    limit = norm.isf(RATE / 2)
+    for lag in (1, 2, 16, 64, 200, 400):
+        assert abs(_correlation(words[:-lag], words[lag:])) < limit, f"lag {lag}"
+    for key, step in ((99, 2), (98, 1), (99 ^ (1 << 63), 1), (99, 1 << 32)):
+        assert abs(_correlation(words, _words(kernel, n, key, step))) < limit, f"key {key}, step {step}"
+    assert abs(_correlation(words, words)) > limit, "the test must see a repeated stream"
+
+
+def test_steps_and_chains_share_no_stream(kernel: Kernel) -> None:
+    """64-bit pairs from 64 steps x 16384 elements: a repeat would have probability 1e-8."""
+    streams = [_words(kernel, 1 << 14, key=5, step=step) for step in range(64)]
+    pairs = np.concatenate(streams).reshape(-1, 4, 16)[:, :2].astype(np.uint64)
+    joined = (pairs[:, 0] << np.uint64(32) | pairs[:, 1]).ravel()
+    assert len(np.unique(joined)) == len(joined)
+
+
+def _threshold(
+    kernel: Kernel, rows: int, units: int, *, threads: int = 1, scale: bool = True, key: int = 3, step: int = 9
+):
+    g = torch.Generator().manual_seed(rows * units)
+    acc = 3 * torch.randn(4000, units, generator=g)[:rows]
+    base, delta = torch.randn(2, units, generator=g)
+    scales = torch.linspace(0, 1, 4000)[:rows].contiguous() if scale else None
+    out = torch.full((rows, units + 3), -1.0)  # wider than the block: a slice of all units
+    kernel.threshold(acc, base, delta, scales, out[:, :units], key, step, threads)
+    assert (out[:, units:] == -1).all()
+    s = np.ones(rows) if scales is None else scales.numpy().astype(np.float64)
+    logits = base.numpy().astype(np.float64) + s[:, None] * (acc.numpy() + delta.numpy()).astype(np.float64)
+    return out[:, :units].numpy(), logits
+
+
+@pytest.mark.parametrize("rows, units", [(1, 1), (3, 7), (50, 64), (37, 100), (11, 200), (3, 5000), (2, 4096)])
+@pytest.mark.parametrize("scale", [True, False])
+def test_threshold_equals_numpy(kernel: Kernel, rows: int, units: int, scale: bool) -> None:
+    z, logits = _threshold(kernel, rows, units, scale=scale)
+    count = -(-rows * units // 64) * 64
+    words = _words(kernel, count, key=3, step=9)[: rows * units].reshape(rows, units)
+    u = ((words >> 1) + 0.5) / 2**31
+    p = 1 / (1 + np.exp(-logits))
+    decided = np.abs(u - p) > 1e-6  # closer than that float32 may round either way
+    assert decided.mean() > 0.999 and np.isin(z, (0, 1)).all()
+    assert np.array_equal(z[decided] == 1, (u < p)[decided])
+
+
+def test_noise_depends_on_neither_threads_nor_other_chains(kernel: Kernel) -> None:
+    one, _ = _threshold(kernel, 1000, 200, threads=1)
+    two, _ = _threshold(kernel, 1000, 200, threads=2)
+    assert np.array_equal(one, two)
+    few, many = (torch.empty(rows, 50) for rows in (10, 300))
+    for out in (few, many):
+        kernel.threshold(torch.zeros_like(out), torch.zeros(50), torch.zeros(50), None, out, 1, 1, 1)
+    assert torch.equal(few, many[:10])
+
+
+def test_certain_units_are_certain(kernel: Kernel) -> None:
+    acc = torch.tensor([[200.0, -200.0, torch.inf, -torch.inf]]).repeat(20_000, 1)
+    out = torch.empty_like(acc)
+    kernel.threshold(acc, torch.zeros(4), torch.zeros(4), None, out, 1, 1, 1)
+    assert out.mean(0).tolist() == [1, 0, 1, 0]
+
+
+def test_cache_that_others_can_write_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "dvaepp" / "kernels").mkdir(parents=True)
+    (tmp_path / "dvaepp" / "kernels").chmod(0o777)
+    with pytest.raises(OSError, match="can be written by others; chmod 700"):
+        kernel_module._cache()
+
+
+@pytest.mark.parametrize("environment", [{"DVAEPP_KERNEL": "off"}, {"PATH": "/nonexistent", "CC": "nosuch"}])
+def test_without_a_compiler_the_plain_path_runs(environment: dict[str, str], tmp_path: Path) -> None:
+    code = (
+        "import torch; from dvaepp.priors import RBM; from dvaepp.samplers import gibbs, kernel;"
+        "assert kernel.load() is None; z = gibbs(RBM(3, 3), torch.zeros(100, 6), 2); assert 0.3 < z.mean() < 0.7"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment, "XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True,
+    )
+    assert run.returncode == 0, run.stderr.decode()
