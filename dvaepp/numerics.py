@@ -38,7 +38,8 @@ def log(x: Parameter) -> Parameter:
 
 
 def bernoulli_entropy(logits: Tensor) -> Tensor:
-    """H of a Bernoulli variable in nats: -μ log μ - (1-μ) log(1-μ), stable at both ends."""
+    """H of a Bernoulli variable in nats: -μ log μ - (1-μ) log(1-μ), stable at both ends; 0 for infinite logits."""
+    logits = logits.clamp(-1e3, 1e3)  # beyond, H is 0 in any type, and 0 · ∞ would be NaN
     return -torch.sigmoid(logits) * logsigmoid(logits) - torch.sigmoid(-logits) * logsigmoid(-logits)
 
 

@@ -1,7 +1,8 @@
 """Boltzmann machines over binary units: p(z) = e^(-E(z)) / Z, E(z) = -b·z - Σ_{i<j} z_i W_ij z_j (Sec. 5).
 
-A member keeps its parameters in whatever shape suits it and states its energy and its `couplings()`: everything else,
-conditionals, cross-entropy, the log Z surrogate, follows here, and samplers and log Z estimates read nothing more.
+A member keeps its parameters in whatever shape suits it and states its energy, its `couplings()`, which of them exist
+(`adjacency()`) and its `blocks()`: conditionals, cross-entropy and the log Z surrogate follow here, and samplers and
+log Z estimates read nothing more.
 """
 
 from abc import ABC, abstractmethod
@@ -51,6 +52,10 @@ class BoltzmannPrior(nn.Module, ABC):
         """Biases and symmetric couplings, differentiable in the parameters."""
 
     @abstractmethod
+    def adjacency(self) -> Tensor:
+        """Which couplings exist, zero or not: a symmetric boolean (units, units) matrix with false diagonal."""
+
+    @abstractmethod
     def blocks(self) -> list[Tensor]:
         """Indices of units in blocks that are independent given all the others; they cover every unit once."""
 
@@ -72,7 +77,10 @@ class BoltzmannPrior(nn.Module, ABC):
         return bias[units] + z @ matrix[:, units]
 
     def free_energy(self, z: Tensor, summed: Tensor | slice) -> Tensor:
-        """-log Σ e^(-E(z)) over the independent units `summed`, whose values in z are ignored."""
+        """-log Σ e^(-E(z)) over the units `summed`, whose values in z are ignored.
+
+        They must be independent given the rest, as the units of one block are; coupled units give a wrong sum.
+        """
         clamped = z.clone()
         clamped[..., summed] = 0
         logits = self.conditional_logits(clamped, summed)
@@ -83,10 +91,10 @@ class BoltzmannPrior(nn.Module, ABC):
 
         `chains` (chains, units) come from a sampler; no gradient flows into them.
         """
-        return -self.energy(chains.detach().to(self.couplings().bias.dtype)).mean()
+        return -self.energy(chains.detach()).mean()
 
     def cross_entropy(self, mu: Tensor, nu: Tensor, group_sizes: Sequence[int]) -> Tensor:
-        """E_q[E(z)] for a posterior in groups q(z_a | x, ζ_<a), shape (batch,) (Sec. 5, last display).
+        """E_q[E(z)] given the ζ, for a posterior in groups q(z_a | x, ζ_<a), shape (batch,) (Sec. 5, last display).
 
         `mu` and `nu` (batch, units) hold q(z=1 | x, ζ_<a) and q(z=1 | x, ζ_≤a). Linear terms use μ. A coupling from
         a group to a later one contributes ν_i W_ij μ_j, because ζ_a is then known and z_b still averaged; inside one
@@ -98,6 +106,12 @@ class BoltzmannPrior(nn.Module, ABC):
         same = torch.triu(group[:, None] == group[None, :], 1)
         pairs = (nu @ (matrix * earlier) + mu @ (matrix * same)) * mu
         return -(mu @ bias) - pairs.sum(-1)
+
+    def as_states(self, z: Tensor) -> Tensor:
+        """z in the parameters' type; anything but (..., units) is refused, where a product would broadcast it."""
+        if z.shape[-1:] != (self.num_units,):
+            raise ValueError(f"z must have shape (..., {self.num_units}), got {tuple(z.shape)}")
+        return z.to(next(self.parameters()).dtype)
 
     def check(self) -> None:
         """Refuse parameters that are not finite."""
@@ -118,9 +132,13 @@ class BoltzmannPrior(nn.Module, ABC):
             raise ValueError(f"{name} must be 0 or 1, got {bad:g}")
 
 
-def group_index(group_sizes: Sequence[int], num_units: int, device: torch.device | None = None) -> Tensor:
-    """The group of each unit, for consecutive groups of the given sizes."""
+def check_groups(group_sizes: Sequence[int], num_units: int) -> None:
     if sum(group_sizes) != num_units or min(group_sizes, default=0) < 1:
         raise UsageError(f"group_sizes must be positive and sum to {num_units} units, got {list(group_sizes)}")
+
+
+def group_index(group_sizes: Sequence[int], num_units: int, device: torch.device | None = None) -> Tensor:
+    """The group of each unit, for consecutive groups of the given sizes."""
+    check_groups(group_sizes, num_units)
     sizes = torch.tensor(group_sizes, device=device)
     return torch.repeat_interleave(torch.arange(len(group_sizes), device=device), sizes)

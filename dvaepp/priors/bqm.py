@@ -25,15 +25,17 @@ def _dimod() -> Any:
 
 
 def to_bqm(prior: BoltzmannPrior) -> "dimod.BinaryQuadraticModel":
-    """The prior's energy over variables 0 .. units-1, vartype BINARY; `.spin` of it is the Ising form."""
+    """The prior's energy over variables 0 .. units-1, in that order, vartype BINARY; `.spin` of it is the Ising form.
+
+    The prior is the Boltzmann distribution of this energy at inverse temperature 1. Couplings that are zero are kept.
+    """
     prior.check()
-    bias, matrix = prior.couplings()
-    upper = torch.triu(matrix.detach(), 1).cpu().double()
-    i, j = upper.nonzero(as_tuple=True)
-    values = (-upper[i, j]).tolist()
-    linear = dict(enumerate((-bias.detach().cpu().double()).tolist()))
-    quadratic = dict(zip(zip(i.tolist(), j.tolist(), strict=True), values, strict=True))
-    return _dimod().BinaryQuadraticModel(linear, quadratic, "BINARY")
+    bias, matrix = (p.detach().cpu().double() for p in prior.couplings())
+    i, j = torch.triu(prior.adjacency().cpu(), 1).nonzero(as_tuple=True)
+    bqm = _dimod().BinaryQuadraticModel("BINARY")
+    bqm.add_linear_from(enumerate((-bias).tolist()))  # first: it fixes the order of the variables
+    bqm.add_quadratic_from(zip(i.tolist(), j.tolist(), (-matrix[i, j]).tolist(), strict=True))
+    return bqm
 
 
 def from_bqm(bqm: "dimod.BinaryQuadraticModel") -> BoltzmannMachine:
@@ -51,4 +53,6 @@ def from_bqm(bqm: "dimod.BinaryQuadraticModel") -> BoltzmannMachine:
     with torch.no_grad():
         machine.weight.copy_(weight)
         machine.bias.copy_(torch.tensor([-binary.linear[v] for v in binary.variables], dtype=torch.float64))
+    if not all(bool(torch.isfinite(p).all()) for p in machine.parameters()):
+        raise ValueError("the model's biases must be finite, got NaN or infinity")
     return machine

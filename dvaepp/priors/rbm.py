@@ -1,12 +1,13 @@
 """The restricted Boltzmann machine prior (Sec. 5): E(z) = -a₁·z₁ - a₂·z₂ - z₁ᵀ W z₂ over two sides z₁, z₂."""
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor, nn
 
 from dvaepp.errors import UsageError
-from dvaepp.priors.base import BlockForm, BoltzmannPrior, Conditional, Couplings, group_index
+from dvaepp.priors.base import BlockForm, BoltzmannPrior, Conditional, Couplings, check_groups
 
 
 class RBM(BoltzmannPrior):
@@ -28,6 +29,7 @@ class RBM(BoltzmannPrior):
         return f"{self.num_left}, {self.num_right}"
 
     def energy(self, z: Tensor) -> Tensor:
+        z = self.as_states(z)
         left, right = z[..., : self.num_left], z[..., self.num_left :]
         return -(left @ self.bias_left) - ((left @ self.weight + self.bias_right) * right).sum(-1)
 
@@ -37,6 +39,10 @@ class RBM(BoltzmannPrior):
         top = torch.cat([zeros_left, self.weight], 1)
         bottom = torch.cat([self.weight.t(), zeros_right], 1)
         return Couplings(torch.cat([self.bias_left, self.bias_right]), torch.cat([top, bottom]))
+
+    def adjacency(self) -> Tensor:
+        right = torch.arange(self.num_units, device=self.weight.device) >= self.num_left
+        return right[:, None] != right[None, :]
 
     def blocks(self) -> list[Tensor]:
         units = torch.arange(self.num_units, device=self.weight.device)
@@ -50,11 +56,14 @@ class RBM(BoltzmannPrior):
 
     def cross_entropy(self, mu: Tensor, nu: Tensor, group_sizes: Sequence[int]) -> Tensor:
         """The general rule without the square matrix: only left-right pairs exist, and left comes first."""
-        group = group_index(group_sizes, self.num_units, mu.device)
+        check_groups(group_sizes, self.num_units)
         n = self.num_left
         linear = mu[..., :n] @ self.bias_left + mu[..., n:] @ self.bias_right
-        inside = group[:n, None] == group[None, n:]
-        field = nu[..., :n] @ (self.weight * ~inside)
-        if bool(inside.any()):  # a group lies on both sides
-            field = field + mu[..., :n] @ (self.weight * inside)
+        ends = list(accumulate(group_sizes, initial=0))
+        start, stop = next((s, e) for s, e in pairwise(ends) if e >= n)  # the group at the border of the sides
+        inside = stop - n  # right units whose group also lies on the left side, from `start` on
+        field = nu[..., :n] @ self.weight[:, inside:]
+        if inside > 0:
+            mixed = torch.cat([nu[..., :start], mu[..., start:n]], -1)
+            field = torch.cat([mixed @ self.weight[:, :inside], field], -1)
         return -linear - (field * mu[..., n:]).sum(-1)

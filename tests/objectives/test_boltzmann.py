@@ -1,9 +1,9 @@
 """The KL of Sec. 5 against enumeration over z and quadrature over ζ, its gradients, and variants that must fail.
 
 Which variants can fail? Given ζ_<a the ζ of one group are independent and E[ν] = μ, so that ν in place of μ keeps the
-mean wherever no later group reacts to that ζ: inside a group, at the later end of a coupling, in a linear term. It only
-adds noise, and is seen by exact tests: some terms must not feel some ζ at all. μ in place of ν at the earlier end of a
-coupling between groups, where the later end reacts to ζ, changes the mean.
+mean wherever the other factor does not react to that ζ: inside a group, at the later end of a coupling, in a linear
+term. It only adds noise, and is seen by exact tests: some terms must not feel some ζ at all. μ in place of ν at the
+earlier end of a coupling between groups, where the later end reacts to ζ, changes the mean.
 """
 
 from collections.abc import Callable, Sequence
@@ -324,7 +324,7 @@ def test_one_group_gives_the_mean_field_kl_exactly(kind: str) -> None:
 @pytest.mark.parametrize("sizes", [[4], [2, 2], [1, 3], [3, 1], [1, 1, 1, 1], [1, 2, 1]], ids=str)
 @pytest.mark.parametrize("sides", [(2, 2), (1, 3), (3, 1)], ids=str)
 def test_rbm_cross_entropy_is_the_general_rule(sides: tuple[int, int], sizes: list[int]) -> None:
-    """Values and gradients; the general rule on another pair of tensors is another number."""
+    """Values and gradients; with μ and ν exchanged the numbers differ."""
     generator = torch.Generator().manual_seed(3)
     rbm = RBM(*sides).double()
     with torch.no_grad():
@@ -369,7 +369,7 @@ def test_log_z_surrogate_passes_its_gradient_through_the_kl() -> None:
 
 @pytest.mark.parametrize("beta", [1.0, 8.0, 100.0])
 def test_kl_and_gradients_stay_finite_in_float32_at_extremes(beta: float) -> None:
-    """Logits of ±100 and ζ at the ends of the support; units that are certain and agree cost nothing but log Z."""
+    """Logits of ±100 and ζ at the ends of the support, also where the two disagree."""
     logits = torch.tensor([[100.0, -100.0, 100.0, -100.0], [-100.0, 100.0, 30.0, 0.0]], requires_grad=True)
     zeta = torch.tensor([[0.0, 1.0, 1.0, 0.0], [0.0, 1.0, 0.5, 0.5]], requires_grad=True)
     prior = BoltzmannMachine(4)
@@ -403,3 +403,19 @@ def test_bernoulli_entropy_is_finite_and_small_in_float32_at_100() -> None:
     np.testing.assert_allclose(slope, size * np.array([100.0, 30.0, -30.0, -100.0]), rtol=1e-5, atol=1e-41)
     mu = torch.sigmoid(logits)
     assert not (-mu * mu.log() - (1 - mu) * (1 - mu).log()).isfinite().all(), "as printed it fails here"
+
+
+def test_certain_units_have_no_entropy_and_a_finite_kl() -> None:
+    logits = torch.tensor([[torch.inf, -torch.inf, 0.0]], requires_grad=True)
+    entropy = bernoulli_entropy(logits)
+    assert entropy.tolist()[0][:2] == [0, 0]
+    (grad,) = torch.autograd.grad(entropy.sum(), logits)
+    assert torch.isfinite(grad).all()
+    assert torch.isfinite(boltzmann_kl(RBM(1, 2), [logits], [torch.ones(1, 3)], Exponential(8.0), 0.0)).all()
+
+
+def test_groups_that_do_not_match_are_named() -> None:
+    a, b = torch.zeros(2, 3), torch.zeros(2, 1)
+    for logits, zeta in (([a], [b]), ([a, b], [a]), ([], [])):
+        with pytest.raises(ValueError, match="logits and zeta must have one equal shape per group"):
+            boltzmann_kl(RBM(2, 2), logits, zeta, Exponential(8.0), 0.0)

@@ -128,3 +128,12 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dimod", None)
     with pytest.raises(UsageError, match=r"pip install 'dvaepp\[dwave\]'"):
         to_bqm(RBM(2, 2))
+
+
+def test_couplings_that_are_zero_are_kept_and_nan_is_refused() -> None:
+    fresh = to_bqm(RBM(2, 2))
+    assert list(fresh.variables) == [0, 1, 2, 3] and len(fresh.quadratic) == 4
+    assert int(from_bqm(fresh).mask.sum()) == 4
+    fresh.set_linear(0, float("nan"))
+    with pytest.raises(ValueError, match="must be finite"):
+        from_bqm(fresh)
