@@ -13,6 +13,7 @@
 #define LANES 16
 #define BLOCK (4 * LANES)
 #define BUFFER (64 * BLOCK)
+#define MIN_PARALLEL 32768 /* below, waking a second thread costs more than it saves */
 
 typedef uint32_t lanes __attribute__((vector_size(4 * LANES)));
 typedef uint64_t wide __attribute__((vector_size(4 * LANES)));
@@ -95,7 +96,7 @@ void dvaepp_threshold(const float *acc, int64_t acc_stride, const float *base, c
                       int threads) {
     int64_t chunk = BUFFER / units > 1 ? BUFFER / units - 1 : 1; /* rows whose words fit the buffer */
     int64_t chunks = (rows + chunk - 1) / chunk;
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1 && rows * units >= MIN_PARALLEL)
     for (int64_t t = 0; t < chunks; t++) {
         uint32_t words[BUFFER + BLOCK];
         int64_t first = t * chunk, last = first + chunk < rows ? first + chunk : rows;
