@@ -21,12 +21,19 @@ $(VENV)/.runtime: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime
-	@$(PIP) --no-build-isolation --editable ".[dev,dwave]"
+	@$(PIP) --no-build-isolation --editable ".[dev,demo,dwave]"
 	@touch $@
 
-demo: $(VENV)/.runtime ## draw the smoothing figures (Figs. 1 and 5) into demo/
+$(VENV)/.demo: $(VENV)/.runtime
+	@$(PIP) --no-build-isolation --editable ".[demo]"
+	@touch $@
+
+demo: $(VENV)/.demo ## train a VAE with an RBM prior on 4000 digits and evaluate it, into demo/
+	@rm -rf demo/run
 	@$(BIN)/dvaepp figure smoothing --out demo/smoothing.png
 	@$(BIN)/dvaepp figure inverse-cdf --out demo/inverse-cdf.png
+	@$(BIN)/dvaepp train demo --run-dir demo/run
+	@$(BIN)/dvaepp evaluate demo/run
 
 test: lint ## everything continuous integration checks
 	@$(BIN)/python -m pytest -n 2

@@ -1,8 +1,10 @@
 """The command line: one function per command. torch is imported only by the commands that need it."""
 
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import tyro
 
@@ -10,8 +12,231 @@ from dvaepp import __version__
 from dvaepp.errors import UsageError
 
 FigureName = Literal["smoothing", "inverse-cdf"]
+Split = Literal["train", "validation", "test"]
 Device = Annotated[str, tyro.conf.arg(help="Where to compute, e.g. cpu or cuda.", metavar="DEVICE")]
 Debug = Annotated[bool, tyro.conf.arg(help="Show the traceback of a failure.")]
+DataDir = Annotated[
+    Path | None,
+    tyro.conf.arg(metavar="DIR", help="Where data sets lie; then $DVAEPP_DATA, the user's cache, a download."),
+]
+RunDir = Annotated[Path, tyro.conf.arg(metavar="RUN", help="A run directory.")]
+Overrides = Annotated[
+    tyro.conf.UseAppendAction[list[str]],
+    tyro.conf.arg(
+        name="set", metavar="PATH=VALUE", help="Change any field of the recipe, e.g. training.steps=60000; repeatable."
+    ),
+]
+RecipeName = Annotated[str, tyro.conf.arg(metavar="RECIPE", help="One of `dvaepp recipes`.")]
+Arguments = Annotated[
+    tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE", help="Arguments of the recipe, e.g. layers=2 linear=false.")
+]
+
+
+def train(
+    recipe: tyro.conf.Positional[RecipeName] = "demo",
+    arguments: tyro.conf.Positional[Arguments] = (),
+    set_: Overrides = [],  # noqa: B006 tyro reads it as "none given"
+    run_dir: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help="Where the run is written.")] = None,
+    data_dir: DataDir = None,
+    resume: Annotated[
+        bool, tyro.conf.arg(help="Continue the run in --run-dir; its recipe is read from there.")
+    ] = False,
+    device: Device = "cpu",
+    debug: Debug = False,
+) -> None:
+    """Train a model: dvaepp train table2.rbm layers=2 linear=false --set training.steps=60000."""
+    from dvaepp import recipes, runs, training
+
+    device = _device(device)
+    if resume:
+        if run_dir is None:
+            raise UsageError("--resume needs --run-dir, the run to continue")
+        chosen = recipes.override(runs.read_recipe(run_dir), set_)
+    else:
+        chosen = recipes.build(recipe, arguments, set_)
+    run_dir = run_dir or Path("runs") / f"{chosen.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    training.train(chosen, run_dir, data_dir=data_dir, resume=resume, device=device)
+    _pictures(run_dir, data_dir, device)
+    print(run_dir)
+
+
+def _pictures(run_dir: Path, data_dir: Path | None, device: str) -> None:
+    sample(run_dir, out=run_dir / "samples" / "samples.png", device=device)
+    reconstruct(run_dir, out=run_dir / "samples" / "reconstructions.png", data_dir=data_dir, device=device)
+
+
+def evaluate(
+    run: tyro.conf.Positional[RunDir],
+    split: Split = "test",
+    samples: Annotated[
+        int | None, tyro.conf.arg(metavar="K", help="Importance samples; default: the recipe's.")
+    ] = None,
+    limit: Annotated[int | None, tyro.conf.arg(metavar="N", help="Only N images, drawn with a fixed seed.")] = None,
+    beta: Annotated[
+        Literal["inf", "training"], tyro.conf.arg(help="The binary limit, or the smoothed model of App. I.")
+    ] = "inf",
+    data_dir: DataDir = None,
+    json: Annotated[bool, tyro.conf.arg(help="Print the result as JSON and nothing else on stdout.")] = False,
+    device: Device = "cpu",
+    debug: Debug = False,
+) -> None:
+    """Importance-weighted log-likelihood of a run, with log Z and an error bar; writes evaluation.json into it."""
+    from json import dumps
+
+    from dvaepp import runs
+
+    result = runs.evaluate(
+        run,
+        split=split,
+        num_samples=samples,
+        limit=limit,
+        beta=beta,
+        data_dir=data_dir,
+        device=_device(device),
+        show_progress=None,
+    )
+    if json:
+        print(dumps(result, indent=1))
+        return
+    print(
+        f"{result['dataset']} {split}: log p(x) = {result['log_likelihood']:.2f} ± {result['standard_error']:.2f} nats "
+        f"(K = {result['num_samples']}, {result['num_images']} images, {result['bits_per_dim']:.4f} bits per dimension)"
+    )
+    if partition := result["log_partition"]:
+        error = partition["standard_error"]
+        print(f"log Z = {partition['value']:.3f} ± {error:.3f} ({partition['method']})")
+        for warning in partition["diagnostics"].get("warnings", []):
+            print(f"warning: {warning}", file=sys.stderr)
+
+
+def encode(
+    run: tyro.conf.Positional[RunDir],
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE.npz")] = Path("bits.npz"),
+    split: Split = "test",
+    data_dir: DataDir = None,
+    images: Annotated[
+        Path | None, tyro.conf.arg(metavar="PATH", help="Encode a folder of images or an array instead of a split.")
+    ] = None,
+    device: Device = "cpu",
+    debug: Debug = False,
+) -> None:
+    """Binary codes of a split, or of given images, as a bool array `bits` (images, units)."""
+    import numpy as np
+
+    from dvaepp import runs
+    from dvaepp.data import own
+
+    trained = runs.load(run, device=_device(device))
+    if images is not None:
+        x = own.read_images(images)
+    else:
+        x = runs.dataset_of(trained.recipe, data_dir).images(split)
+    bits = runs.for_each(trained, x, trained.encode).bool().cpu().numpy()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(out, bits=bits)
+    print(f"wrote {bits.shape[0]} codes of {bits.shape[1]} bits to {out}")
+
+
+def sample(
+    run: tyro.conf.Positional[RunDir],
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE.png")] = Path("samples.png"),
+    rows: Annotated[int, tyro.conf.arg(metavar="N", help="Rows of ten images.")] = 10,
+    seed: int = 0,
+    device: Device = "cpu",
+    debug: Debug = False,
+) -> None:
+    """Images from the prior, ten to a row: mean images, each from a sample of its own of the binary units."""
+    import torch
+
+    from dvaepp import runs
+    from dvaepp.reporting.images import save_grid
+
+    if rows < 1:
+        raise UsageError(f"--rows must be at least 1, got {rows}")
+    trained = runs.load(run, device=_device(device))
+    save_grid(trained.sample(10 * rows, torch.Generator(device).manual_seed(seed)), 10, out)
+    print(f"wrote {out}")
+
+
+def reconstruct(
+    run: tyro.conf.Positional[RunDir],
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE.png")] = Path("reconstructions.png"),
+    rows: Annotated[int, tyro.conf.arg(metavar="N", help="Rows of five pairs.")] = 8,
+    split: Split = "test",
+    data_dir: DataDir = None,
+    device: Device = "cpu",
+    debug: Debug = False,
+) -> None:
+    """Images beside their reconstructions from the most likely bits, five pairs to a row."""
+    import torch
+
+    from dvaepp import runs
+    from dvaepp.data import subset
+    from dvaepp.reporting.images import save_grid
+
+    if rows < 1:
+        raise UsageError(f"--rows must be at least 1, got {rows}")
+    trained = runs.load(run, device=_device(device))
+    dataset = runs.dataset_of(trained.recipe, data_dir)
+    x = dataset.images(split, subset(len(dataset.split(split)), 5 * rows))
+    pairs = torch.stack([x, trained.decode(trained.encode(x)).cpu()], 1)
+    save_grid(pairs.flatten(0, 1), 10, out)
+    print(f"wrote {out}")
+
+
+def recipes(debug: Debug = False) -> None:
+    """What can be trained."""
+    from inspect import getdoc, signature
+
+    from dvaepp.recipes import functions
+
+    for name, function in sorted(functions().items()):
+        arguments = " ".join(f"{p.name}={p.default}" for p in signature(function).parameters.values())
+        print(f"{name:18} {(getdoc(function) or '').splitlines()[0]}\n{'':18} {arguments}")
+
+
+def show(
+    recipe: tyro.conf.Positional[RecipeName],
+    arguments: tyro.conf.Positional[Arguments] = (),
+    set_: Overrides = [],  # noqa: B006
+    debug: Debug = False,
+) -> None:
+    """One recipe resolved in full, as JSON."""
+    from dvaepp.recipes import build
+
+    print(build(recipe, arguments, set_).model_dump_json(indent=1))
+
+
+def data(
+    action: tyro.conf.Positional[Literal["list", "fetch", "check"]],
+    name: tyro.conf.Positional[Annotated[str | None, tyro.conf.arg(metavar="NAME")]] = None,
+    data_dir: DataDir = None,
+    debug: Debug = False,
+) -> None:
+    """List the data sets, fetch one with its checksums verified, or check the files that are there.
+
+    Args:
+        action: What to do.
+        name: Which data set; fetch and check take all without a name.
+    """
+    from dvaepp import data as sets
+
+    chosen = [name] if name else sets.names()
+    failures = 0
+    for each in chosen:
+        if action == "list":
+            print(f"{each:16} {sets.describe(each)}")
+            continue
+        try:
+            paths = (sets.fetch if action == "fetch" else sets.check)(each, data_dir)
+            print(f"{each:16} ok  {', '.join(str(p) for p in paths)}")
+        except (OSError, UsageError) as error:
+            if name:
+                raise
+            failures += 1
+            print(f"{each:16} {' '.join(str(error).split())}", file=sys.stderr)
+    if failures:
+        raise OSError(f"{failures} of {len(chosen)} data sets failed")
 
 
 def figure(
@@ -34,7 +259,17 @@ def figure(
     print(f"wrote {out}")
 
 
-COMMANDS = {"figure": figure}
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "train": train,
+    "evaluate": evaluate,
+    "encode": encode,
+    "sample": sample,
+    "reconstruct": reconstruct,
+    "recipes": recipes,
+    "show": show,
+    "data": data,
+    "figure": figure,
+}
 
 
 def main(argv: list[str] | None = None) -> None:

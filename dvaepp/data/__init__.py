@@ -1,0 +1,94 @@
+"""Data sets: one file holds one, found by looking. The file's stem is the name; it has `FILES` and `read(found)`."""
+
+import difflib
+import gzip
+import importlib
+import lzma
+import pkgutil
+import tarfile
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+from dvaepp.data import store
+from dvaepp.data.base import DataError, Dataset, File, subset
+from dvaepp.errors import UsageError
+
+__all__ = ["DataError", "Dataset", "File", "check", "describe", "fetch", "load", "names", "subset"]
+
+_UNREADABLE = (EOFError, ValueError, KeyError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, tarfile.TarError)
+
+
+def names() -> list[str]:
+    """The data sets that can be loaded by name."""
+    return sorted(_members())
+
+
+def describe(name: str) -> str:
+    """One line on a data set: the first of its file."""
+    return (_member(name).__doc__ or "").partition("\n")[0]
+
+
+def load(name: str, data_dir: Path | str | None = None, path: Path | str | None = None) -> Dataset:
+    """Load a data set by name, downloading what is missing; or, with `path`, images of one's own under that name."""
+    if path is not None:
+        from dvaepp.data import own
+
+        return own.load(Path(path).expanduser(), Path(path).stem if name in names() else name)
+    member = _member(name)
+    roots = store.folders(data_dir)
+    found = []
+    for file in member.FILES:
+        held = store.held(file, roots)
+        found.append(
+            store.verified(name, held) if held else store.download(name, file, root=store.cache_dir(), roots=roots)
+        )
+    try:
+        dataset: Dataset = member.read(found)
+    except _UNREADABLE as error:
+        raise store.unreadable(name, found, error) from error
+    return replace(dataset, checksum=store.checksum(found))
+
+
+def fetch(name: str, data_dir: Path | str | None = None) -> list[Path]:
+    """Download what is missing, altered or only there as a stand-in, into `data_dir` or the cache; return the paths.
+
+    An altered file is mended in the folder it lies in, since that folder would be asked first.
+    """
+    member = _member(name)
+    roots = store.folders(data_dir)
+    target = Path(data_dir).expanduser() if data_dir else store.cache_dir()
+    paths = []
+    for file in member.FILES:
+        held = [item for item in store.held(file, roots) if not item.form.stand_in]
+        root = held[0].root if held else target
+        paths.append((store.intact(held) or store.download(name, file, root, roots)).path)
+    return list(dict.fromkeys(paths))
+
+
+def check(name: str, data_dir: Path | str | None = None) -> list[Path]:
+    """Verify the files of a data set where they lie, hashing each again; return their paths. Downloads nothing."""
+    member = _member(name)
+    roots = store.folders(data_dir)
+    store.forget()
+    paths = []
+    for file in member.FILES:
+        held = store.held(file, roots)
+        if not held:
+            raise store.missing(name, file, roots)
+        paths.append(store.verified(name, held).path)
+    return list(dict.fromkeys(paths))
+
+
+def _members() -> dict[str, ModuleType]:
+    modules = {info.name: importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)}
+    return {name: module for name, module in modules.items() if hasattr(module, "FILES") and hasattr(module, "read")}
+
+
+def _member(name: str) -> ModuleType:
+    members = _members()
+    if name not in members:
+        near = difflib.get_close_matches(name, members, n=3, cutoff=0.5) or sorted(members)
+        raise UsageError(f"unknown data set {name!r}; did you mean {', '.join(near)}?")
+    return members[name]

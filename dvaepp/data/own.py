@@ -1,0 +1,147 @@
+"""Images of one's own: a folder of image files, or an `.npy` / `.npz` array; split 80/10/10 with a fixed seed.
+
+Images of two values stay as they are (0 and 1, or 0 and 255); grey ones are binarised as those of MNIST are.
+"""
+
+import hashlib
+import io
+import math
+import warnings
+import zipfile
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from dvaepp.data.base import DataError, Dataset, Pixels, Seen, binarise_once, grey_dataset, shuffled
+from dvaepp.data.formats import Array
+from dvaepp.errors import UsageError
+
+SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+DEEP = {"F", "I", "I;16", "I;16B", "I;16L", "I;16N"}  # Pillow clips these at 255 instead of scaling them
+MINIMUM = 10  # a split of 80/10/10 then leaves no part empty
+
+
+class _Loaded(NamedTuple):
+    images: Array  # (n, height, width)
+    digests: list[str]
+
+
+def load(path: Path, name: str) -> Dataset:
+    """Read the images at `path` as a data set called `name`."""
+    loaded = _read(path)
+    images, binary = _bytes(loaded.images, path)
+    if len(images) < MINIMUM:
+        raise UsageError(f"{path} holds {len(images)} images; a split into three parts needs at least {MINIMUM}")
+    return _split(images, binary, name, hashlib.sha256("".join(loaded.digests).encode()).hexdigest())
+
+
+def read_images(path: Path) -> Seen:
+    """All images at `path` in their order, as a model sees them; grey ones are binarised once with a fixed seed."""
+    images, binary = _bytes(_read(path).images, path)
+    return (images if binary else binarise_once(images, "test")).float()
+
+
+def _read(path: Path) -> _Loaded:
+    if path.is_dir():
+        return _folder(path)
+    if path.suffix in (".npy", ".npz") and path.is_file():
+        return _array(path)
+    raise UsageError(f"{path} is neither a folder of images nor an .npy or .npz file")
+
+
+def _split(images: Pixels, binary: bool, name: str, checksum: str) -> Dataset:
+    size = len(images)
+    tenth = size // 10
+    train, validation, test = images[shuffled(size)].split([size - 2 * tenth, tenth, tenth])
+    grey = grey_dataset(name, train, validation, test, labels={})
+    if binary:
+        return replace(grey, validation=validation, test=test, dynamic=False, checksum=checksum)
+    return replace(grey, checksum=checksum)
+
+
+def _bytes(images: Array, path: Path) -> tuple[Pixels, bool]:
+    """Images as bytes, and whether they are binary (then 0 and 1)."""
+    if images.dtype.kind not in "biuf":
+        raise UsageError(f"{path} holds values of type {images.dtype}; expected bytes, or numbers in [0, 1]")
+    if images.size == 0:
+        raise UsageError(f"{path} holds no pixels: shape {images.shape}")
+    low, high = images.min(), images.max()
+    limit = 1 if images.dtype.kind in "bf" else 255
+    if not (low >= 0 and high <= limit):  # also refuses nan
+        raise UsageError(f"{path} holds values from {low} to {high}; expected {images.dtype} in [0, {limit}]")
+    binary = bool(np.isin(images, (0, high if high in (1, 255) else 1)).all())
+    scaled = images != 0 if binary else np.rint(images * 255.0) if limit == 1 else images
+    return torch.from_numpy(np.array(scaled, dtype=np.uint8)).unsqueeze(1), binary
+
+
+def _array(path: Path) -> _Loaded:
+    content = path.read_bytes()
+    try:
+        # allow_pickle=False: a pickled array would run its author's code.
+        loaded = np.load(io.BytesIO(content), allow_pickle=False)
+        if isinstance(loaded, np.lib.npyio.NpzFile):
+            loaded = loaded[_only(loaded.files, path)]
+    except (ValueError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error) as error:
+        if isinstance(error, UsageError):
+            raise
+        reason = "it holds pickled objects" if "allow_pickle" in str(error) else str(error)
+        raise DataError(f"{path} cannot be read as an array of numbers: {reason}") from None
+    return _Loaded(_images(loaded, path), [hashlib.sha256(content).hexdigest()])
+
+
+def _only(keys: list[str], path: Path) -> str:
+    if "images" in keys:
+        return "images"
+    if len(keys) != 1:
+        raise UsageError(f"{path} holds {len(keys)} arrays ({', '.join(keys)}); name the wanted one 'images'")
+    return keys[0]
+
+
+def _images(array: Array, path: Path) -> Array:
+    if array.ndim == 2:
+        side = math.isqrt(array.shape[1])
+        if side * side == array.shape[1]:
+            return array.reshape(-1, side, side)
+    if array.ndim == 3:
+        return array
+    raise UsageError(f"{path} has shape {array.shape}; expected (n, height, width), or (n, side * side) when square")
+
+
+def _folder(path: Path) -> _Loaded:
+    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+    if not files:
+        raise UsageError(f"{path} holds no images ({', '.join(sorted(SUFFIXES))})")
+    images: list[Array] = []
+    digests = []
+    for file in files:
+        content = file.read_bytes()
+        image = _grey(content, file)
+        if images and image.shape != images[0].shape:
+            raise UsageError(f"images differ in size: {files[0]} is {_size(images[0])}, {file} is {_size(image)}")
+        images.append(image)
+        digests.append(hashlib.sha256(content).hexdigest())
+    return _Loaded(np.stack(images), digests)
+
+
+def _grey(content: bytes, file: Path) -> Array:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with warnings.catch_warnings():
+            # Pillow warns above Image.MAX_IMAGE_PIXELS and raises above twice as many: refuse both.
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(content)) as image:
+                if image.mode in DEEP:
+                    raise ValueError(f"more than 8 bits per pixel (mode {image.mode}); convert it to 8-bit grey")
+                return np.asarray(image.convert("L"))
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        reason = "no image that Pillow knows" if isinstance(error, UnidentifiedImageError) else str(error)
+        raise DataError(f"{file} cannot be read: {reason}") from None
+
+
+def _size(image: Array) -> str:
+    return f"{image.shape[1]}x{image.shape[0]}"

@@ -1,0 +1,242 @@
+"""Where the files are: look-up, verification, download.
+
+A file is looked for in the given folder, in $DVAEPP_DATA, in the user cache; the first folder that holds any form of
+it decides, and an altered file there is an error, never a reason to look further. What is nowhere is downloaded into
+the cache under a temporary name and renamed once its checksum is right.
+"""
+
+import gzip
+import hashlib
+import importlib.util
+import lzma
+import os
+import tarfile
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from dvaepp.data.base import DataError, File
+from dvaepp.errors import UsageError
+from dvaepp.progress import progress
+
+MEMBER_LIMIT = 64 * 2**20  # bytes read from one member of an archive; CIFAR10's are 31 MB
+TIMEOUT = 30.0  # seconds without an answer from a server
+CHUNK = 2**18
+
+
+class Found(NamedTuple):
+    """A form of a file, where it lies, and the data folder it was found in."""
+
+    form: File
+    path: Path
+    root: Path
+
+
+def cache_dir() -> Path:
+    """The user's cache: $XDG_CACHE_HOME or ~/.cache, then dvaepp/data."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dvaepp" / "data"
+
+
+def folders(data_dir: Path | str | None) -> list[Path]:
+    """The data folders in the order of look-up."""
+    given = [data_dir, os.environ.get("DVAEPP_DATA"), cache_dir()]
+    return [Path(folder).expanduser() for folder in given if folder]
+
+
+def held(file: File, roots: list[Path]) -> list[Found]:
+    """The forms of `file` in the first folder that holds any, by its path there or by its bare name."""
+    for stand_in in (False, True):
+        for root in roots:
+            forms = [form for form in file.forms if form.stand_in == stand_in]
+            paths = [(form, path) for form in forms for path in (root / form.path, root / Path(form.path).name)]
+            found = [Found(form, path, root) for form, path in paths if path.is_file()]
+            if found:
+                return found
+    if file.package:
+        path = _in_package(file)
+        return [Found(file, path, path.parent)]
+    return []
+
+
+def intact(found: list[Found]) -> Found | None:
+    """The first form whose checksum is right, if any."""
+    return next((item for item in found if _digest(item.path, item.form.digest) == item.form.digest), None)
+
+
+def verified(name: str, found: list[Found]) -> Found:
+    """The first form whose checksum is right; otherwise the error names the first form."""
+    item = intact(found)
+    if item is not None:
+        return item
+    first = found[0]
+    actual = _digest(first.path, first.form.digest)
+    raise DataError(
+        f"{first.path} is altered or truncated: expected {first.form.digest}, found {actual}; "
+        f"`dvaepp data fetch {name}` gets a good copy"
+    )
+
+
+def unreadable(name: str, found: list[Found], error: Exception) -> DataError:
+    """The error for files that are as published, or unchecked, and still cannot be parsed."""
+    paths = ", ".join(str(path) for path in dict.fromkeys(item.path for item in found))
+    package = found[0].form.package.partition("/")[0]
+    remedy = f"pip install --force-reinstall {package}" if package else f"dvaepp data fetch {name}"
+    return DataError(f"{paths} cannot be read: {error}; `{remedy}` gets a good copy")
+
+
+def missing(name: str, file: File, roots: list[Path], reason: str = "") -> DataError:
+    """The error for a file that is in none of the folders and could not be downloaded."""
+    looked = ", ".join(str(root) for root in roots)
+    return DataError(
+        f"{file.path} is missing: expected {file.digest}, found no file in {looked}"
+        f"{reason and f' ({reason})'}; `dvaepp data fetch {name}` downloads it, or put it where $DVAEPP_DATA points"
+    )
+
+
+def download(name: str, file: File, root: Path, roots: list[Path]) -> Found:
+    """Download the first form of `file` that any of its mirrors serves unaltered, into `root`."""
+    failures = []
+    for form in file.forms:
+        for url in form.urls:
+            try:
+                return Found(form, _download(url, form, root), root)
+            except (OSError, ValueError) as error:  # requests' errors are OSErrors; pooch's for a bad URL, ValueErrors
+                failures.append(f"{url}: {_brief(error)}")
+    raise missing(name, file, roots, "; ".join(failures) or "no mirror is known")
+
+
+def contents(found: list[Found]) -> list[bytes]:
+    """The decompressed bytes of each file; an archive is read once, and only the members asked for."""
+    inside: dict[Path, dict[str, bytes]] = {}
+    for item in found:
+        if item.form.member and item.path not in inside:
+            wanted = {other.form.member for other in found if other.path == item.path}
+            inside[item.path] = _members(item.path, wanted)
+    return [inside[item.path][item.form.member] if item.form.member else _decompressed(item.path) for item in found]
+
+
+def checksum(found: list[Found]) -> str:
+    """sha256 over the sha256 (hexadecimal) of the files, each once, in order of reading."""
+    digests = [_digest(path, "sha256:").removeprefix("sha256:") for path in dict.fromkeys(item.path for item in found)]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def forget() -> None:
+    """Hash every file again when it is next asked for."""
+    _digests.clear()
+
+
+_digests: dict[tuple[str, int, int, str], str] = {}
+
+
+def _digest(path: Path, like: str) -> str:
+    """The digest of a file by the algorithm `like` names; remembered while size and time of change stay the same."""
+    algorithm, separator, _ = like.partition(":")
+    if not separator:
+        return ""
+    status = path.stat()
+    key = (str(path.resolve()), status.st_size, status.st_mtime_ns, algorithm)
+    if key not in _digests:
+        with path.open("rb") as file:
+            _digests[key] = f"{algorithm}:{hashlib.file_digest(file, algorithm).hexdigest()}"
+    return _digests[key]
+
+
+def _decompressed(path: Path) -> bytes:
+    if path.suffix == ".gz":
+        with gzip.open(path) as packed:
+            return packed.read()
+    if path.suffix == ".xz":
+        with lzma.open(path) as packed_by_xz:
+            return packed_by_xz.read()
+    return path.read_bytes()
+
+
+def _members(path: Path, wanted: set[str]) -> dict[str, bytes]:
+    """Named regular files of an archive, in one pass and without writing anything."""
+    found: dict[str, bytes] = {}
+    with tarfile.open(path, "r:*") as archive:
+        for info in archive:
+            if info.name not in wanted:
+                continue
+            file = archive.extractfile(info) if info.isreg() else None
+            if file is None or info.size > MEMBER_LIMIT:
+                raise DataError(f"{path}: {info.name} is no regular file of at most {MEMBER_LIMIT} bytes")
+            found[info.name] = file.read(MEMBER_LIMIT)
+            if len(found) == len(wanted):
+                return found
+    raise DataError(f"{path} lacks {', '.join(sorted(wanted - set(found)))}")
+
+
+def _in_package(file: File) -> Path:
+    """The path of a file that an installed package carries, without importing the package."""
+    package, _, inside = file.package.partition("/")
+    spec = importlib.util.find_spec(package)
+    for folder in (spec.submodule_search_locations if spec else None) or []:
+        if (Path(folder) / inside).is_file():
+            return Path(folder) / inside
+    raise UsageError(f"{file.path} comes with {package}, which is not installed: pip install 'dvaepp[{file.extra}]'")
+
+
+class _Bar:
+    """The progress bar pooch wants, in front of ours; `total` is set by pooch before the first update."""
+
+    def __init__(self, description: str, stack: ExitStack) -> None:
+        self.total = 0
+        self.done = 0
+        self._description = description
+        self._stack = stack
+
+    def update(self, n: int) -> None:
+        if self.done == 0:
+            self._advance = self._stack.enter_context(progress(self._description, self.total))
+        self.done += n
+        self._advance(n)
+
+    def reset(self) -> None:
+        """pooch resets and fills the bar at the end; ours is full by then."""
+
+    def close(self) -> None:
+        """The bar closes with the download."""
+
+
+def _download(url: str, form: File, root: Path) -> Path:
+    import pooch  # type: ignore[import-untyped]
+
+    pooch.get_logger().setLevel("WARNING")
+    target = root / form.path
+    root.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".fetch-", dir=root)))
+        # Some servers announce .gz files as gzip-encoded, and requests would unpack them: ask for the bytes as stored.
+        downloader = pooch.HTTPDownloader(
+            progressbar=_Bar(target.name, stack),
+            chunk_size=CHUNK,
+            timeout=TIMEOUT,
+            headers={"Accept-Encoding": "identity"},
+        )
+        part = Path(pooch.retrieve(url, known_hash=None, fname="part", path=folder, downloader=downloader))
+        actual = _digest(part, form.digest)
+        if actual != form.digest:
+            raise DataError(f"expected {form.digest}, found {actual}")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _sync(part)
+        os.replace(part, target)
+        if os.name == "posix":  # elsewhere a folder cannot be opened
+            _sync(target.parent)
+    return target
+
+
+def _brief(error: Exception) -> str:
+    """requests tells a refused connection in 300 letters, with all it was caused by: its name says as much."""
+    text = " ".join(str(error).split()).partition(" for url")[0]
+    return text if isinstance(error, DataError) or len(text) < 120 else type(error).__name__
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

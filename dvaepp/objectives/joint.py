@@ -1,0 +1,58 @@
+"""KL terms of the joint ELBO with a directed prior (Eq. 4): closed forms between Bernoulli variables.
+
+    Σ_a E_{ζ_<a} [KL(q(z_a|x, ζ_<a) || p(z_a|ζ_<a))],   a = 1 ... groups
+
+Both sides are factorial, so a group's KL is a sum over its units, with μ = sigmoid(l) of q and logits m of p
+
+    KL(l || m) = μ (log σ(l) - log σ(m)) + (1-μ) (log σ(-l) - log σ(-m)).
+
+The differences come first: each vanishes exactly where l = m, and at |l| = 100 no 1-μ is rounded to a zero inside a
+logarithm. ζ enters through the logits alone, and autograd follows it there. The bound is looser than the marginal
+one (`objectives.marginal`), by App. D.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+
+def joint(logits: Sequence[Tensor], prior_logits: Sequence[Tensor]) -> Tensor:
+    """Σ_a KL(q(z_a|x, ζ_<a) || p(z_a|ζ_<a)) for the ζ behind the logits, shape (batch,) (Eq. 4).
+
+    `logits[a]` (batch, units of group a) are those of q, `prior_logits[a]` those of p, which broadcast against them:
+    the first group's may be a parameter (units,). Posterior logits may be infinite, prior logits are finite.
+    """
+    return joint_per_group(logits, prior_logits).sum(0)
+
+
+def joint_per_group(logits: Sequence[Tensor], prior_logits: Sequence[Tensor]) -> Tensor:
+    """The terms of `joint`, shape (groups, batch)."""
+    check_groups(logits, prior_logits)
+    return torch.stack([_bernoulli_kl(q, p).sum(-1) for q, p in zip(logits, prior_logits, strict=True)])
+
+
+def _bernoulli_kl(logits: Tensor, prior_logits: Tensor) -> Tensor:
+    logits = logits.clamp(-1e3, 1e3)  # beyond, q is certain in any type, and 0 · ∞ would be NaN
+    one = torch.sigmoid(logits) * (logsigmoid(logits) - logsigmoid(prior_logits))
+    return one + torch.sigmoid(-logits) * (logsigmoid(-logits) - logsigmoid(-prior_logits))
+
+
+def check_groups(logits: Sequence[Tensor], prior_logits: Sequence[Tensor]) -> None:
+    """Refuse groups that differ in number or batch, and prior logits that do not broadcast to the posterior's."""
+    batches = {q.shape[:-1] for q in logits}
+    same_number = len(logits) == len(prior_logits) > 0
+    if not same_number or len(batches) > 1 or not all(map(_broadcasts_to, prior_logits, logits)):
+        shapes = [[tuple(t.shape) for t in tensors] for tensors in (logits, prior_logits)]
+        raise ValueError(
+            "logits must have one shape (batch, units) per group and prior_logits broadcast to it, "
+            f"got {shapes[0]} and {shapes[1]}"
+        )
+
+
+def _broadcasts_to(tensor: Tensor, target: Tensor) -> bool:
+    try:
+        return torch.broadcast_shapes(tensor.shape, target.shape) == target.shape
+    except RuntimeError:
+        return False

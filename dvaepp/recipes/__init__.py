@@ -1,0 +1,105 @@
+"""Recipes: a file holds functions that return one; `file.function` is its name, arguments are `key=value`."""
+
+import difflib
+import importlib
+import inspect
+import json
+import pkgutil
+from collections.abc import Callable, Sequence
+from typing import Any, get_args
+
+from pydantic import ValidationError
+
+from dvaepp.errors import UsageError
+from dvaepp.recipes.schema import Recipe
+
+__all__ = ["Recipe", "build", "functions", "names"]
+
+
+def functions() -> dict[str, Callable[..., Recipe]]:
+    """Every recipe function by name; `demo.demo` is just `demo`."""
+    found: dict[str, Callable[..., Recipe]] = {}
+    for info in pkgutil.iter_modules(__path__):
+        module = importlib.import_module(f"{__name__}.{info.name}")
+        for name, value in inspect.getmembers(module, inspect.isfunction):
+            if value.__module__ == module.__name__ and not name.startswith("_"):
+                found[name if name == info.name else f"{info.name}.{name}"] = value
+    return found
+
+
+def names() -> list[str]:
+    return sorted(functions())
+
+
+def build(name: str, arguments: Sequence[str] = (), overrides: Sequence[str] = ()) -> Recipe:
+    """Resolve `name` with `key=value` arguments of its function, then `path=value` overrides of any field."""
+    known = functions()
+    if name not in known:
+        raise UsageError(f"no recipe called {name!r}{_nearest(name, list(known))}; `dvaepp recipes` lists them")
+    function = known[name]
+    parameters = inspect.signature(function).parameters
+    given: dict[str, Any] = {}
+    for key, text in map(_pair, arguments):
+        if key not in parameters:
+            raise UsageError(f"{name} takes no argument {key!r}{_nearest(key, list(parameters))}")
+        given[key] = _convert(key, text, parameters[key].annotation)
+    return override(_checked(lambda: function(**given)), overrides)
+
+
+def override(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
+    """A copy with `section.field=value` changes (JSON values; bare words are strings), validated again."""
+    tree = recipe.model_dump(mode="json")
+    for path, text in map(_pair, overrides):
+        *sections, last = path.split(".")
+        node: Any = tree
+        for key in sections:
+            node = node.get(key) if isinstance(node, dict) else None
+        if not isinstance(node, dict) or last not in node:
+            raise UsageError(f"recipe has no field {path!r}{_nearest(path, _paths(tree))}")
+        try:
+            node[last] = json.loads(text)
+        except json.JSONDecodeError:
+            node[last] = text
+    return _checked(lambda: Recipe.model_validate(tree))
+
+
+def _checked(make: Callable[[], Recipe]) -> Recipe:
+    try:
+        return make()
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "recipe"
+        raise UsageError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from None
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, sign, value = text.partition("=")
+    if not sign or not key:
+        raise UsageError(f"expected key=value, got {text!r}")
+    return key, value
+
+
+def _convert(key: str, text: str, annotation: Any) -> Any:
+    """Text to the type of a recipe argument."""
+    kinds = [k for k in (get_args(annotation) or (annotation,)) if k is not type(None)]
+    try:
+        if bool in kinds:
+            return {"true": True, "false": False}[text.lower()]
+        if int in kinds:
+            return int(text)
+        return float(text) if float in kinds else text
+    except (KeyError, ValueError):
+        expected = "true or false" if bool in kinds else "a number"
+        raise UsageError(f"{key} must be {expected}, got {text!r}") from None
+
+
+def _paths(tree: dict[str, Any], prefix: str = "") -> list[str]:
+    paths: list[str] = []
+    for key, value in tree.items():
+        paths += _paths(value, f"{prefix}{key}.") if isinstance(value, dict) else [f"{prefix}{key}"]
+    return paths
+
+
+def _nearest(word: str, choices: list[str]) -> str:
+    close = difflib.get_close_matches(word, choices, n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(close)}?" if close else ""

@@ -1,0 +1,131 @@
+"""The commands around a run, end to end on a small model: train, evaluate, encode, sample, reconstruct, load."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import dvaepp
+from dvaepp.cli import main
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(0)
+    halves = np.zeros((2, 6, 6), dtype=np.uint8)
+    halves[0, :, :3] = halves[1, :, 3:] = 1
+    path = tmp_path_factory.mktemp("data") / "halves.npz"
+    np.savez(path, images=halves[rng.integers(0, 2, 400)] ^ (rng.random((400, 6, 6)) < 0.05))
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "run"
+    changes = [f"data.path={images}", "model.groups=[4,4]", "training.steps=150", "training.validate_every=0.5"]
+    changes += ["chains.num_chains=50", "chains.num_sweeps=5", "training.kl_warmup=0", "optimizer.warmup=0"]
+    main(["train", "table2.rbm", "layers=2", "linear=false", "--run-dir", str(run), *_sets(changes)])
+    return run
+
+
+def _sets(changes: list[str]) -> list[str]:
+    return [part for change in changes for part in ("--set", change)]
+
+
+def test_a_run_directory_holds_what_the_contract_says(run: Path) -> None:
+    assert json.loads((run / "recipe.json").read_text())["model"]["groups"] == [4, 4]
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert all("step" in line for line in lines) and lines[-1]["step"] == 150
+    assert {"best.safetensors", "last.safetensors"} == {p.name for p in (run / "checkpoints").iterdir()}
+    assert (run / "samples" / "samples.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_evaluate_prints_and_writes_the_same_object(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["evaluate", str(run), "--samples", "50", "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads((run / "evaluation.json").read_text())
+    assert printed["num_samples"] == 50 and printed["num_images"] == 40 and printed["split"] == "test"
+    assert printed["beta"] == "inf" and printed["log_partition"]["method"] == "exact"
+    assert printed["bits_per_dim"] == pytest.approx(-printed["log_likelihood"] / (36 * math.log(2)))
+    assert -15 < printed["log_likelihood"] < -5 and 0 < printed["standard_error"] < 2
+    main(["evaluate", str(run), "--samples", "50", "--limit", "10", "--split", "validation", "--beta", "training"])
+    assert "10 images" in capsys.readouterr().out
+    assert isinstance(json.loads((run / "evaluation.json").read_text())["beta"], float)
+
+
+def test_encode_sample_and_reconstruct(run: Path, images: Path, tmp_path: Path) -> None:
+    main(["encode", str(run), "--out", str(tmp_path / "bits.npz")])
+    bits = np.load(tmp_path / "bits.npz")["bits"]
+    assert bits.shape == (40, 8) and bits.dtype == bool
+    main(["encode", str(run), "--images", str(images), "--out", str(tmp_path / "all.npz")])
+    assert np.load(tmp_path / "all.npz")["bits"].shape == (400, 8)
+    for command in (["sample", str(run), "--rows", "2"], ["reconstruct", str(run), "--rows", "2"]):
+        main([*command, "--out", str(tmp_path / "x.png")])
+        assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_load_gives_a_model_that_knows_its_data(run: Path) -> None:
+    model = dvaepp.load(run)
+    x = torch.zeros(2, 1, 6, 6)
+    x[0, :, :, :3] = x[1, :, :, 3:] = 1
+    bits = model.encode(x)
+    assert set(bits.unique().tolist()) <= {0.0, 1.0} and not torch.equal(bits[0], bits[1])
+    assert ((model.decode(bits) > 0.5) == (x > 0.5)).float().mean() > 0.95
+    generator = torch.Generator().manual_seed(0)
+    samples = model.sample(50, generator)
+    assert samples.shape == (50, 1, 6, 6)
+    whole = (samples[:, 0, :, :3].mean((1, 2)) - samples[:, 0, :, 3:].mean((1, 2))).abs()
+    assert (whole > 0.5).float().mean() > 0.5  # most samples are one of the two halves; noise never is
+    noise = (torch.rand(2, 1, 6, 6, generator=generator) < 0.5).float()
+    assert (model.log_likelihood(x, 50, generator) > model.log_likelihood(noise, 50, generator) + 5).all()
+    with pytest.raises(ValueError, match=r"x must be \(batch, 1, 6, 6\)"):
+        model.encode(torch.zeros(2, 1, 5, 5))
+    with pytest.raises(ValueError, match=r"bits must have shape \(batch, 8\)"):
+        model.decode(torch.zeros(2, 7))
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["train", "table2.rmb"], "no recipe called 'table2.rmb'; did you mean table2.rbm"),
+        (["train", "table2.rbm", "layer=2"], "takes no argument 'layer'; did you mean layers"),
+        (["train", "--set", "training.step=3"], "no field 'training.step'; did you mean training.steps"),
+        (["train", "--set", "training.steps=-3"], "training.steps: Input should be greater than or equal to 1"),
+        (["train", "--resume"], "--resume needs --run-dir"),
+        (["train", "--set", "data.name=mnist_statc"], "mnist_static"),
+        (["evaluate", "nosuch"], "nosuch is not a run directory"),
+        (["sample", "nosuch"], "nosuch is not a run directory"),
+        (["show", "table2.rbm", "linear=maybe"], "linear must be true or false"),
+    ],
+)
+def test_bad_usage_is_one_line_and_exit_code_2(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    error = capsys.readouterr().err
+    assert caught.value.code == 2 and message in error and error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_evaluating_with_no_samples_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["evaluate", str(run), "--samples", "0"])
+    assert caught.value.code == 2 and "at least 1" in capsys.readouterr().err
+
+
+def test_recipes_and_show(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["recipes"])
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in ("demo", "table1.joint", "table2.rolfe"))
+    main(["show", "table2.rbm", "layers=2", "--set", "training.steps=7"])
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["training"]["steps"] == 7 and shown["model"]["groups"] == [200, 200]

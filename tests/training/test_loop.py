@@ -1,0 +1,153 @@
+"""Short trainings on small images: they learn, they resume bit by bit, they stop when asked."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dvaepp import recipes, runs
+from dvaepp.training import checkpoint, train
+from dvaepp.training.loop import batch_indices
+from dvaepp.training.schedules import kl_weight, learning_rate, sharpness
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """600 images of 6 x 6 pixels: one of four stripes with a little noise."""
+    rng = np.random.default_rng(0)
+    stripes = np.zeros((4, 6, 6), dtype=np.uint8)
+    stripes[0, :, :3] = stripes[1, :, 3:] = stripes[2, :3] = stripes[3, 3:] = 1
+    x = stripes[rng.integers(0, 4, 600)] ^ (rng.random((600, 6, 6)) < 0.03)
+    path = tmp_path_factory.mktemp("data") / "stripes.npy"
+    np.save(path, x.astype(np.uint8), allow_pickle=False)
+    return path
+
+
+def _recipe(images: Path, name: str = "table2.rbm", steps: int = 60, **arguments: object) -> recipes.Recipe:
+    settings = {
+        "data.path": str(images),
+        "model.groups": "[4,4]" if arguments.get("layers") == 2 else "[8]",
+        "training.steps": steps,
+        "training.validate_every": 0.5,
+        "training.validation_samples": 10,
+        "chains.num_chains": 50,
+        "chains.num_sweeps": 5,
+    }
+    pairs = [f"{k}={str(v).lower()}" for k, v in arguments.items()]
+    return recipes.build(name, pairs, [f"{k}={v}" for k, v in settings.items()])
+
+
+def _quiet(line: str) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "name, layers, linear",
+    [
+        ("table2.rbm", 2, False),
+        ("table2.rbm", 1, True),
+        ("table2.rolfe", 2, False),
+        ("table2.rolfe", 1, True),
+        ("table2.joint", 2, False),
+        ("table2.marginal", 2, False),
+    ],
+)
+def test_every_objective_learns(name: str, layers: int, linear: bool, images: Path, tmp_path: Path) -> None:
+    """The bound with KL weight 1 passes the factorial likelihood of the mean image by 3 nats, using its latents."""
+    recipe = recipes.override(
+        _recipe(images, name, 300, layers=layers, linear=linear), ["training.kl_warmup=0", "optimizer.warmup=0"]
+    )
+    train(recipe, tmp_path / "run", say=_quiet)
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    last = [r for r in records if "validation_bound" in r][-1]
+    x = runs.dataset_of(recipe).images("validation").reshape(60, -1)
+    mean = runs.dataset_of(recipe).train_mean.reshape(-1).clamp(0.001, 0.999)
+    factorial = (x * mean.log() + (1 - x) * (1 - mean).log()).sum(1).mean().item()
+    assert last["validation_bound"] > factorial + 3
+    assert last["validation_kl"] > 0.5
+    assert last["validation_log_likelihood"] > last["validation_bound"]
+
+
+@pytest.mark.parametrize("name", ["table2.rbm", "table2.marginal"])
+def test_a_resumed_run_equals_an_unbroken_one(
+    name: str, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = _recipe(images, name, 60, layers=2, linear=False)
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    train(recipe, whole, say=_quiet)
+
+    write = checkpoint.write
+
+    def write_then_stop(path: Path, *arguments: object) -> None:
+        write(path, *arguments)
+        if path.name.startswith("last"):
+            raise InterruptedError("stopped after the first checkpoint, at half of the steps")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write", write_then_stop)
+        with pytest.raises(InterruptedError):
+            train(recipe, halves, say=_quiet)
+    train(recipe, halves, resume=True, say=_quiet)
+    a, b = (checkpoint.read(run / "checkpoints" / "last.safetensors") for run in (whole, halves))
+    assert a.record == b.record and a.tensors.keys() == b.tensors.keys()
+    for key, tensor in a.tensors.items():
+        assert torch.equal(tensor, b.tensors[key]), key
+
+
+def test_sigterm_saves_and_exits_with_143(images: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    recipe = _recipe(images, steps=10**6)
+    (tmp_path / "r.json").write_text(recipe.model_dump_json())
+    code = (
+        "import sys; from dvaepp.recipes import Recipe; from dvaepp.training import train\n"
+        f"train(Recipe.model_validate_json(open({str(tmp_path / 'r.json')!r}).read()), {str(run)!r})"
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, env=environment)
+    deadline = time.monotonic() + 60
+    while not (run / "metrics.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 143 and "saved" in errors, errors
+    assert checkpoint.read(run / "checkpoints" / "last.safetensors").record["step"] > 0
+
+
+def test_an_existing_run_is_not_overwritten(images: Path, tmp_path: Path) -> None:
+    recipe = _recipe(images, steps=4)
+    train(recipe, tmp_path / "run", say=_quiet)
+    with pytest.raises(ValueError, match="already holds a run: continue it with --resume"):
+        train(recipe, tmp_path / "run", say=_quiet)
+
+
+def test_a_damaged_checkpoint_is_named(images: Path, tmp_path: Path) -> None:
+    train(_recipe(images, steps=4), tmp_path / "run", say=_quiet)
+    path = tmp_path / "run" / "checkpoints" / "best.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(OSError, match="best.safetensors is damaged"):
+        runs.load(tmp_path / "run")
+    with pytest.raises(ValueError, match="not a run directory"):
+        runs.load(tmp_path)
+
+
+def test_epochs_are_permutations_that_depend_on_seed_and_epoch_alone() -> None:
+    epoch = torch.cat([batch_indices(50, 10, step, seed=3) for step in range(5)])
+    assert torch.equal(epoch.sort().values, torch.arange(50))
+    assert not torch.equal(batch_indices(50, 10, 5, seed=3), batch_indices(50, 10, 0, seed=3))
+    assert torch.equal(batch_indices(50, 10, 7, seed=3), batch_indices(50, 10, 7, seed=3))
+
+
+def test_schedules_follow_app_f() -> None:
+    recipe = recipes.build("table2.rbm")
+    rates = [learning_rate(recipe.optimizer, t) for t in (0.0, 0.019, 0.02, 0.59, 0.6, 0.75, 0.95, 1.0)]
+    assert rates == pytest.approx([3e-4, 3e-4, 3e-3, 3e-3, 9e-4, 2.7e-4, 8.1e-5, 8.1e-5])
+    assert [kl_weight(0.3, t) for t in (0.0, 0.15, 0.3, 1.0)] == [0, 0.5, 1, 1] and kl_weight(0.0, 0.0) == 1
+    table1 = recipes.build("table1.joint").smoothing
+    assert [sharpness(table1, t) for t in (0.0, 0.5, 1.0)] == [6, 11, 16]  # Sec. 7.1
