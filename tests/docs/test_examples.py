@@ -29,6 +29,12 @@ def test_smoothing_tutorial_learns(capsys: pytest.CaptureFixture[str]) -> None:
     print(capsys.readouterr().out)
 
 
+def test_rbm_tutorial_learns() -> None:
+    names = _run("docs/tutorial_rbm.md")
+    assert names["estimate"].method == "exact"
+    assert names["bound"] > -3.5  # untrained it is near -5.8, and no bound can pass -(log 4 + the noise's entropy)
+
+
 def test_paper_map_names_what_exists() -> None:
     """Every `file.py::test` in the map is a test, and every dotted name an attribute."""
     text = (ROOT / "docs/paper_map.md").read_text()
