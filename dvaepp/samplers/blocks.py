@@ -16,66 +16,81 @@ from dvaepp.samplers.noise import Noise
 
 
 class Block(NamedTuple):
-    """A conditional of the prior with what the threshold needs, c and b - c, and where its product goes."""
+    """A conditional of the prior: `target` is drawn from the field that `source` exerts through `weight`."""
 
-    out: slice
-    given: slice
+    out: slice  # of the units in block order
+    source: Tensor
+    target: Tensor
     weight: Tensor
-    base: Tensor
-    delta: Tensor
-    acc: Tensor
+    base: Tensor  # c
+    delta: Tensor  # b - c
+    acc: Tensor  # where the product goes
 
 
 class BlockGibbs:
-    """Chains of a prior, held in block order as float32, updated in place.
+    """Chains of a prior, held block by block as float32, updated in place.
 
     Float32 carries the chains whatever the prior's type: energies then err by about 1e-5 nat, far below any sampling
-    error, and a double product would take twice as long.
+    error, and a double product would take twice as long. The sides of an RBM are matrices of their own, which a small
+    product reads a quarter faster than slices of one; a general machine's blocks are slices of one matrix.
     """
 
     def __init__(self, prior: BoltzmannPrior, num_chains: int, base_logits: Tensor | None = None) -> None:
         self.order, conditionals = prior.block_form()
         self.inverse = None if self.order is None else self.order.argsort()
+        self.num_chains, self.num_units = num_chains, prior.num_units
         if base_logits is not None and self.order is not None:
             base_logits = base_logits[self.order]
+        like = conditionals[0].bias.float()
+        self.device = like.device
+        self.bipartite = len(conditionals) == 2
+        if self.order is None:
+            targets = [like.new_empty(num_chains, len(c.bias)) for c in conditionals]
+            sources = targets[::-1]
+        else:
+            whole = like.new_empty(num_chains, prior.num_units)
+            targets = [whole[:, c.out] for c in conditionals]
+            sources = [whole] * len(conditionals)
         self.blocks: list[Block] = []
-        for out, given, weight, bias in conditionals:
-            weight, bias = weight.float(), bias.float()
+        for (out, _, weight, bias), source, target in zip(conditionals, sources, targets, strict=True):
+            bias = bias.float()
             base = bias if base_logits is None else base_logits[out].to(bias).contiguous()
-            acc = bias.new_empty(num_chains, len(bias))
-            self.blocks.append(Block(out, given, weight, base, bias - base, acc))
-        self.z = bias.new_empty(num_chains, prior.num_units)
+            acc = torch.empty(target.shape, device=self.device)
+            self.blocks.append(Block(out, source, target, weight.float(), base, bias - base, acc))
 
     def set_states(self, z: Tensor) -> None:
-        self.z.copy_(z if self.order is None else z[:, self.order])
+        ordered = z if self.order is None else z[:, self.order]
+        for block in self.blocks:
+            block.target.copy_(ordered[:, block.out])
 
     def states(self) -> Tensor:
-        """The chains in the prior's own order."""
-        return self.z.clone() if self.inverse is None else self.z[:, self.inverse]
+        """The chains in the prior's own order, a copy."""
+        ordered = torch.empty(self.num_chains, self.num_units, device=self.device)
+        for block in self.blocks:
+            ordered[:, block.out] = block.target
+        return ordered if self.inverse is None else ordered[:, self.inverse]
 
     def draw_base(self, noise: Noise) -> None:
         """Start every chain from the independent units at β = 0."""
         for block in self.blocks:
-            zeros = torch.zeros_like(block.base)
-            noise.threshold_(block.acc.zero_(), block.base, zeros, None, self.z[:, block.out])
+            noise.threshold_(block.acc.zero_(), block.base, torch.zeros_like(block.base), None, block.target)
 
     def sweep(self, noise: Noise, scale: Tensor | None = None) -> None:
         """Update every unit once; `scale` (chains,) holds β of each chain, None means 1 for all."""
         for block in self.blocks:
-            torch.mm(self.z[:, block.given], block.weight, out=block.acc)
-            noise.threshold_(block.acc, block.base, block.delta, scale, self.z[:, block.out])
+            torch.mm(block.source, block.weight, out=block.acc)
+            noise.threshold_(block.acc, block.base, block.delta, scale, block.target)
 
     def gap(self) -> Tensor:
         """D(z) = -E(z) - c·z of each chain, (chains,) in float64."""
-        bipartite = len(self.blocks) == 2
-        total = torch.zeros(len(self.z), dtype=torch.float64, device=self.z.device)
+        total = torch.zeros(self.num_chains, dtype=torch.float64, device=self.device)
         for index, block in enumerate(self.blocks):
             field = block.delta
-            if not bipartite:  # every pair is met twice
-                field = torch.mm(self.z[:, block.given], block.weight, out=block.acc).mul_(0.5).add_(field)
+            if not self.bipartite:  # every pair is met twice
+                field = torch.mm(block.source, block.weight, out=block.acc).mul_(0.5).add_(field)
             elif index == 0:
-                field = torch.mm(self.z[:, block.given], block.weight, out=block.acc).add_(field)
-            total += (self.z[:, block.out] * field).sum(1)
+                field = torch.mm(block.source, block.weight, out=block.acc).add_(field)
+            total += (block.target * field).sum(1)
         return total
 
     def log_base_z(self) -> float:
@@ -88,7 +103,7 @@ def base_from_pilot(prior: BoltzmannPrior, noise: Noise, num_chains: int = 256, 
     """Logits c of independent units near the prior, the clipped mean of a short run: any is valid, a near one fast."""
     engine = BlockGibbs(prior, num_chains, torch.zeros(prior.num_units))
     engine.draw_base(noise)
-    total = engine.z.new_zeros(prior.num_units)
+    total = torch.zeros(prior.num_units, device=engine.device)
     for sweep in range(num_sweeps):
         engine.sweep(noise)
         if sweep >= num_sweeps // 2:

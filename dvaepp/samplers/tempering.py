@@ -90,7 +90,7 @@ class Tempering:
     def _set_scale(self) -> None:
         """β of each row, where the engine reads it."""
         scale = torch.from_numpy(self.ladder[self.level_of].reshape(-1).astype(np.float32))
-        self.scale = scale.to(self.engine.z.device)
+        self.scale = scale.to(self.engine.device)
 
     def _count_round_trips(self) -> None:
         """A row makes a round trip when it is at β = 1 again after it has been at β = 0."""
@@ -108,7 +108,7 @@ class Tempering:
     def states(self, level: int = -1) -> Tensor:
         """The chains now at a level of the ladder (default: the prior itself), (replicas, units)."""
         rows = self._first_row[:, 0] + self.row_of[:, level]
-        return self.engine.states()[torch.from_numpy(rows).to(self.engine.z.device)]
+        return self.engine.states()[torch.from_numpy(rows).to(self.engine.device)]
 
 
 def check_ladder(ladder: Sequence[float]) -> None:

@@ -76,10 +76,10 @@ def test_stale_hidden_states_are_caught() -> None:
     p = _exact(prior)
     engine = BlockGibbs(prior, CHAINS)
     engine.set_states(draw(p, CHAINS, seed=1))
-    old = engine.z.clone()
-    noise = Noise(torch.Generator().manual_seed(2), old.device)
-    for block in engine.blocks:
-        noise.threshold_(old[:, block.given] @ block.weight, block.base, block.delta, None, engine.z[:, block.out])
+    old = [block.source.clone() for block in engine.blocks]
+    noise = Noise(torch.Generator().manual_seed(2), engine.device)
+    for block, source in zip(engine.blocks, old, strict=True):
+        noise.threshold_(source @ block.weight, block.base, block.delta, None, block.target)
     assert p_value(engine.states(), p) < P_VALUE
 
 
