@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dvaepp.numerics import bernoulli_entropy
+from dvaepp.objectives.groups import check_samples
 from dvaepp.priors.base import BoltzmannPrior
 from dvaepp.smoothing.base import Overlapping
 
@@ -28,11 +29,14 @@ def boltzmann_kl(
     `log_z`: for training `prior.log_z_surrogate(chains)`, whose gradient is right and whose number is not; for a number
     an estimate of log Z. The last group's ζ does not enter: its ν is averaged out.
     """
-    if not logits or [g.shape for g in logits] != [s.shape for s in zeta]:
-        shapes = [[tuple(t.shape) for t in tensors] for tensors in (logits, zeta)]
-        raise ValueError(f"logits and zeta must have one equal shape per group, got {shapes[0]} and {shapes[1]}")
-    mu = [torch.sigmoid(group) for group in logits]
+    check_samples(logits, zeta)
     nu = [torch.sigmoid(g + smoothing.log_ratio(s)) for g, s in zip(logits[:-1], zeta[:-1], strict=True)]
+    return kl_given_nu(prior, logits, nu, log_z)
+
+
+def kl_given_nu(prior: BoltzmannPrior, logits: Sequence[Tensor], nu: Sequence[Tensor], log_z: Tensor | float) -> Tensor:
+    """The KL from ν of every group but the last, whose ν is averaged out; shared with Rolfe's smoothing."""
+    mu = [torch.sigmoid(group) for group in logits]
     entropy = torch.stack([bernoulli_entropy(group).sum(-1) for group in logits]).sum(0)
     energy = prior.cross_entropy(torch.cat(mu, -1), torch.cat([*nu, mu[-1]], -1), [g.shape[-1] for g in logits])
     return log_z - entropy + energy

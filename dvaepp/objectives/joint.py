@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from dvaepp.objectives.groups import check_prior_logits
+
 
 def joint(logits: Sequence[Tensor], prior_logits: Sequence[Tensor]) -> Tensor:
     """Σ_a KL(q(z_a|x, ζ_<a) || p(z_a|ζ_<a)) for the ζ behind the logits, shape (batch,) (Eq. 4).
@@ -29,7 +31,7 @@ def joint(logits: Sequence[Tensor], prior_logits: Sequence[Tensor]) -> Tensor:
 
 def joint_per_group(logits: Sequence[Tensor], prior_logits: Sequence[Tensor]) -> Tensor:
     """The terms of `joint`, shape (groups, batch)."""
-    check_groups(logits, prior_logits)
+    check_prior_logits(logits, prior_logits)
     return torch.stack([_bernoulli_kl(q, p).sum(-1) for q, p in zip(logits, prior_logits, strict=True)])
 
 
@@ -37,22 +39,3 @@ def _bernoulli_kl(logits: Tensor, prior_logits: Tensor) -> Tensor:
     logits = logits.clamp(-1e3, 1e3)  # beyond, q is certain in any type, and 0 · ∞ would be NaN
     one = torch.sigmoid(logits) * (logsigmoid(logits) - logsigmoid(prior_logits))
     return one + torch.sigmoid(-logits) * (logsigmoid(-logits) - logsigmoid(-prior_logits))
-
-
-def check_groups(logits: Sequence[Tensor], prior_logits: Sequence[Tensor]) -> None:
-    """Refuse groups that differ in number or batch, and prior logits that do not broadcast to the posterior's."""
-    batches = {q.shape[:-1] for q in logits}
-    same_number = len(logits) == len(prior_logits) > 0
-    if not same_number or len(batches) > 1 or not all(map(_broadcasts_to, prior_logits, logits)):
-        shapes = [[tuple(t.shape) for t in tensors] for tensors in (logits, prior_logits)]
-        raise ValueError(
-            "logits must have one shape (batch, units) per group and prior_logits broadcast to it, "
-            f"got {shapes[0]} and {shapes[1]}"
-        )
-
-
-def _broadcasts_to(tensor: Tensor, target: Tensor) -> bool:
-    try:
-        return torch.broadcast_shapes(tensor.shape, target.shape) == target.shape
-    except RuntimeError:
-        return False

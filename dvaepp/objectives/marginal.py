@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dvaepp.objectives.joint import check_groups
+from dvaepp.objectives.groups import check_prior_logits, check_samples
 from dvaepp.smoothing.base import Overlapping
 
 
@@ -34,9 +34,7 @@ def marginal_per_group(
     logits: Sequence[Tensor], prior_logits: Sequence[Tensor], zeta: Sequence[Tensor], smoothing: Overlapping
 ) -> Tensor:
     """The terms of `marginal`, shape (groups, batch)."""
-    check_groups(logits, prior_logits)
-    if [q.shape for q in logits] != [s.shape for s in zeta]:
-        shapes = [[tuple(t.shape) for t in tensors] for tensors in (logits, zeta)]
-        raise ValueError(f"logits and zeta must have one equal shape per group, got {shapes[0]} and {shapes[1]}")
+    check_prior_logits(logits, prior_logits)
+    check_samples(logits, zeta)
     groups = zip(logits, prior_logits, zeta, strict=True)
     return torch.stack([(smoothing.log_prob(s, q) - smoothing.log_prob(s, p)).sum(-1) for q, p, s in groups])

@@ -26,7 +26,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dvaepp.numerics import bernoulli_entropy
+from dvaepp.objectives.boltzmann import kl_given_nu
+from dvaepp.objectives.groups import check_samples
 from dvaepp.priors.base import BoltzmannPrior
 
 
@@ -37,14 +38,9 @@ def rolfe_kl(prior: BoltzmannPrior, logits: Sequence[Tensor], zeta: Sequence[Ten
     logits depend on it with its gradient; `zeta` itself is read for z = 1[ζ > 0] only. `log_z` as for `boltzmann_kl`.
     Value and gradients, to the posterior and to the prior, are unbiased. The last group's ζ does not enter.
     """
-    if not logits or [g.shape for g in logits] != [s.shape for s in zeta]:
-        shapes = [[tuple(t.shape) for t in tensors] for tensors in (logits, zeta)]
-        raise ValueError(f"logits and zeta must have one equal shape per group, got {shapes[0]} and {shapes[1]}")
-    mu = [torch.sigmoid(group) for group in logits]
+    check_samples(logits, zeta)
     nu = [_step(group, s) for group, s in zip(logits[:-1], zeta[:-1], strict=True)]
-    entropy = torch.stack([bernoulli_entropy(group).sum(-1) for group in logits]).sum(0)
-    energy = prior.cross_entropy(torch.cat(mu, -1), torch.cat([*nu, mu[-1]], -1), [g.shape[-1] for g in logits])
-    return log_z - entropy + energy
+    return kl_given_nu(prior, logits, nu, log_z)
 
 
 def _step(logits: Tensor, zeta: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from dvaepp.log_partition import log_partition
 from dvaepp.models.feedforward import FeedForward, Posterior
 from dvaepp.numerics import uniform
 from dvaepp.objectives import boltzmann_kl, importance_weighted, joint, marginal, rolfe_kl
+from dvaepp.progress import progress
 from dvaepp.recipes.schema import Recipe
 from dvaepp.samplers import pcd
 from dvaepp.smoothing import MEMBERS
@@ -208,7 +209,9 @@ def _loop(
     log_every = max(1, steps // LOGS)
     started, first_step = time.monotonic(), state.step
     estimated = False
-    with open(run / "metrics.jsonl", "a", buffering=1) as metrics:
+    # on a terminal a bar; elsewhere the lines of each validation carry the time left
+    with open(run / "metrics.jsonl", "a", buffering=1) as metrics, progress(recipe.name, steps) as advance:
+        advance(state.step)
         while state.step < steps:
             t = state.step / steps
             for group in state.optimizer.param_groups:
@@ -224,6 +227,7 @@ def _loop(
             loss.backward()
             state.optimizer.step()
             state = state._replace(step=state.step + 1)
+            advance(1)
             if state.step % log_every == 0 or state.step == steps:
                 value = loss.item()
                 if not math.isfinite(value):
