@@ -5,8 +5,9 @@ Start at `dvaepp.smoothing` (Sec. 3), `dvaepp.distributions.SmoothedBernoulli`, 
 
 from typing import Any
 
-__version__ = "0.1.0"
-__all__ = ["load", "train"]
+from dvaepp.version import __version__
+
+__all__ = ["__version__", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import tyro
 
-from dvaepp import __version__
 from dvaepp.errors import UsageError
+from dvaepp.version import __version__
 
 FigureName = Literal["smoothing", "inverse-cdf"]
 Split = Literal["train", "validation", "test"]

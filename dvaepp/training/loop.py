@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dvaepp import __version__
 from dvaepp.data import Dataset, load, subset
 from dvaepp.errors import UsageError
 from dvaepp.evaluation.importance import log_likelihood
@@ -28,6 +27,7 @@ from dvaepp.smoothing import MEMBERS
 from dvaepp.smoothing.base import Overlapping, Smoothing
 from dvaepp.training import checkpoint
 from dvaepp.training.schedules import kl_weight, learning_rate, sharpness
+from dvaepp.version import __version__
 
 EXACT_SIDE = 12  # an RBM side this small is summed exactly whenever a number is needed
 LOG_Z_SWEEPS = 300  # budget of the log Z estimate at a validation
