@@ -5,12 +5,12 @@ from dvaepp.recipes.schema import Data, Evaluation, Recipe
 
 
 def demo(seed: int = 0) -> Recipe:
-    """Table 2's two-layer nonlinear model on 4000 digits, 6000 steps."""
+    """Table 2's two-layer nonlinear model on 4000 digits, 4500 steps."""
     recipe = table2.rbm(layers=2, linear=False, beta=10.0, seed=seed)
     changes = {
         "name": "demo",
         "data": Data(name="demo"),
-        "training": recipe.training.model_copy(update={"steps": 6000, "validate_every": 0.1, "validation_images": 500}),
+        "training": recipe.training.model_copy(update={"steps": 4500, "validate_every": 0.1, "validation_images": 500}),
         "evaluation": Evaluation(samples=1000),
     }
     return Recipe.model_validate(recipe.model_copy(update=changes).model_dump())
