@@ -131,7 +131,7 @@ def encode(
         x = own.read_images(images)
     else:
         x = runs.dataset_of(trained.recipe, data_dir).images(split)
-    bits = runs.for_each(trained, x, trained.encode).bool().cpu().numpy()
+    bits = runs.for_each(x, trained.encode).bool().cpu().numpy()
     out.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(out, bits=bits)
     print(f"wrote {bits.shape[0]} codes of {bits.shape[1]} bits to {out}")

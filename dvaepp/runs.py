@@ -203,6 +203,6 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
     partial.replace(path)
 
 
-def for_each(trained: Trained, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """Apply a method of the model to many images in pieces."""
+def for_each(x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """Apply a method of a model to many images in pieces."""
     return torch.cat([function(part) for part in x.split(IMAGES_AT_ONCE)])

@@ -23,10 +23,12 @@ class Couplings(NamedTuple):
 
 
 class Conditional(NamedTuple):
-    """p(z_out = 1 | z_given) = sigmoid(bias + z_given @ weight) for the units `out`, in block order."""
+    """p(z_out = 1 | rest) = sigmoid(bias + z @ weight) for the units `out`, in block order.
+
+    z is the other side where the units need no reordering (two blocks, an RBM), all units in block order otherwise.
+    """
 
     out: slice
-    given: slice
     weight: Tensor
     bias: Tensor
 
@@ -64,11 +66,12 @@ class BoltzmannPrior(nn.Module, ABC):
         blocks = self.blocks()
         order = torch.cat(blocks)
         bias, matrix = (p.detach() for p in self.couplings())
+        rows = matrix[order]
         stops = torch.tensor([len(block) for block in blocks]).cumsum(0).tolist()
         conditionals = []
         for block, stop in zip(blocks, stops, strict=True):
-            weight = matrix[order][:, block].contiguous()
-            conditionals.append(Conditional(slice(stop - len(block), stop), slice(None), weight, bias[block]))
+            weight = rows[:, block].contiguous()
+            conditionals.append(Conditional(slice(stop - len(block), stop), weight, bias[block]))
         return BlockForm(order, conditionals)
 
     def conditional_logits(self, z: Tensor, units: Tensor | slice) -> Tensor:

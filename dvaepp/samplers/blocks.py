@@ -52,7 +52,7 @@ class BlockGibbs:
             targets = [whole[:, c.out] for c in conditionals]
             sources = [whole] * len(conditionals)
         self.blocks: list[Block] = []
-        for (out, _, weight, bias), source, target in zip(conditionals, sources, targets, strict=True):
+        for (out, weight, bias), source, target in zip(conditionals, sources, targets, strict=True):
             bias = bias.float()
             base = bias if base_logits is None else base_logits[out].to(bias).contiguous()
             acc = torch.empty(target.shape, device=self.device)
