@@ -13,9 +13,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from benchmarks.timing import seconds
 from dvaepp import recipes
-from dvaepp.models.feedforward import FeedForward
 from dvaepp.samplers import pcd
-from dvaepp.training.loop import State, _loss, _optimizer, build_model
+from dvaepp.training.loop import update
+from dvaepp.training.state import State, build_model, build_optimizer
 
 BATCH, UNITS, HIDDEN, PIXELS, CHAINS, SWEEPS, BETA = 100, 200, 200, 784, 100, 40, 10.0
 
@@ -40,29 +40,22 @@ def run() -> dict[str, Any]:
 
 
 class OurStep:
-    """What the training loop does between two batches."""
+    """What the training loop does with a batch."""
 
     def __init__(self, x: Tensor) -> None:
         self.recipe = recipes.build("table2.rbm", ["layers=2", "linear=false", f"beta={BETA}"])
-        self.x = x
-        model: FeedForward = build_model(self.recipe, x.mean(0).reshape(1, 28, 28))
+        assert self.recipe.chains.num_sweeps == SWEEPS
+        self.x = x.reshape(-1, 1, 28, 28)
+        model = build_model(self.recipe, self.x.mean(0))
         assert model.prior is not None
         generator = torch.Generator().manual_seed(0)
-        self.state = State(
-            model, _optimizer(self.recipe, model), pcd.init(model.prior, CHAINS, generator), generator, 0
-        )
+        chains = pcd.init(model.prior, CHAINS, generator)
+        self.state = State(model, build_optimizer(self.recipe, model), chains, generator, 0)
 
     def __call__(self) -> None:
-        state = self.state
-        assert state.model.prior is not None and state.chains is not None
-        state.model.train()
+        self.state.model.train()
         x = self.x[torch.randint(len(self.x), (BATCH,))]
-        state = state._replace(chains=pcd.step(state.model.prior, state.chains, state.generator, SWEEPS))
-        loss, _ = _loss(self.recipe, state, x, 0.5)
-        state.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        state.optimizer.step()
-        self.state = state
+        self.state = update(self.recipe, self.state, x)[0]._replace(step=self.recipe.training.steps // 2)
 
 
 def dense(inputs: int, outputs: int) -> nn.Sequential:

@@ -11,7 +11,7 @@ import tyro
 from dvaepp.errors import UsageError
 from dvaepp.version import __version__
 
-FigureName = Literal["smoothing", "inverse-cdf"]
+FigureName = Literal["smoothing", "inverse-cdf", "scales", "samples"]
 Split = Literal["train", "validation", "test"]
 Device = Annotated[str, tyro.conf.arg(help="Where to compute, e.g. cpu or cuda.", metavar="DEVICE")]
 Debug = Annotated[bool, tyro.conf.arg(help="Show the traceback of a failure.")]
@@ -73,8 +73,11 @@ def evaluate(
     ] = None,
     limit: Annotated[int | None, tyro.conf.arg(metavar="N", help="Only N images, drawn with a fixed seed.")] = None,
     beta: Annotated[
-        Literal["inf", "training"], tyro.conf.arg(help="The binary limit, or the smoothed model of App. I.")
-    ] = "inf",
+        Literal["inf", "training"] | None,
+        tyro.conf.arg(
+            help="The binary limit, or the smoothed model of App. I; default: the recipe's, inf but for App. I."
+        ),
+    ] = None,
     data_dir: DataDir = None,
     json: Annotated[bool, tyro.conf.arg(help="Print the result as JSON and nothing else on stdout.")] = False,
     device: Device = "cpu",
@@ -141,11 +144,15 @@ def sample(
     run: tyro.conf.Positional[RunDir],
     out: Annotated[Path, tyro.conf.arg(metavar="FILE.png")] = Path("samples.png"),
     rows: Annotated[int, tyro.conf.arg(metavar="N", help="Rows of ten images.")] = 10,
+    per_code: Annotated[
+        int | None,
+        tyro.conf.arg(metavar="N", help="Images per sample of the global units; default 5 with local units."),
+    ] = None,
     seed: int = 0,
     device: Device = "cpu",
     debug: Debug = False,
 ) -> None:
-    """Images from the prior, ten to a row: mean images, each from a sample of its own of the binary units."""
+    """Mean images from the prior, ten to a row. With local units five in a row share a sample of the global ones."""
     import torch
 
     from dvaepp import runs
@@ -154,7 +161,11 @@ def sample(
     if rows < 1:
         raise UsageError(f"--rows must be at least 1, got {rows}")
     trained = runs.load(run, device=_device(device))
-    save_grid(trained.sample(10 * rows, torch.Generator(device).manual_seed(seed)), 10, out)
+    per_code = per_code or runs.images_per_code(trained)
+    if per_code < 1:
+        raise UsageError(f"--per-code must be at least 1, got {per_code}")
+    images = trained.sample(-(-10 * rows // per_code), torch.Generator(device).manual_seed(seed), per_code)
+    save_grid(images[: 10 * rows], 10, out)
     print(f"wrote {out}")
 
 
@@ -167,7 +178,7 @@ def reconstruct(
     device: Device = "cpu",
     debug: Debug = False,
 ) -> None:
-    """Images beside their reconstructions from the most likely bits, five pairs to a row."""
+    """Images beside their reconstructions, five pairs to a row."""
     import torch
 
     from dvaepp import runs
@@ -179,7 +190,7 @@ def reconstruct(
     trained = runs.load(run, device=_device(device))
     dataset = runs.dataset_of(trained.recipe, data_dir)
     x = dataset.images(split, subset(len(dataset.split(split)), 5 * rows))
-    pairs = torch.stack([x, trained.decode(trained.encode(x)).cpu()], 1)
+    pairs = torch.stack([x, trained.reconstruct(x, torch.Generator(device).manual_seed(0)).cpu()], 1)
     save_grid(pairs.flatten(0, 1), 10, out)
     print(f"wrote {out}")
 
@@ -201,10 +212,17 @@ def show(
     set_: Overrides = [],  # noqa: B006
     debug: Debug = False,
 ) -> None:
-    """One recipe resolved in full, as JSON."""
+    """One recipe resolved in full, as JSON; on stderr its modules, the maps they end at and their parameters."""
     from dvaepp.recipes import build
 
-    print(build(recipe, arguments, set_).model_dump_json(indent=1))
+    chosen = build(recipe, arguments, set_)
+    print(chosen.model_dump_json(indent=1))
+    if chosen.data.path is None:  # the size of a user's own images is not known here
+        from dvaepp.models.summary import summary
+        from dvaepp.training.state import example_model
+
+        for row in summary(example_model(chosen)):
+            print(f"{row.module:24} {row.blocks:24} {row.output:16} {row.parameters:>12,}", file=sys.stderr)
 
 
 def data(
@@ -241,22 +259,46 @@ def data(
 
 def figure(
     name: tyro.conf.Positional[FigureName],
+    runs: tyro.conf.Positional[Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RUN")]] = (),
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
     device: Device = "cpu",
     debug: Debug = False,
 ) -> None:
     """Draw a figure of the paper: "smoothing" is Fig. 1, the exponential smoothing and its inverse CDF;
-    "inverse-cdf" is Fig. 5 (App. C), inverse CDFs of three smoothings and their gradients.
+    "inverse-cdf" is Fig. 5 (App. C), inverse CDFs of three smoothings and their gradients; "scales" is Fig. 8, the
+    pixels that each scale of the conditional decoder generates; "samples" is Fig. 4, samples of the runs given.
 
     Args:
         name: Which figure.
+        runs: Run directories, for "samples".
         out: File to write; its ending (.png, .pdf, .svg) chooses the format. Without it NAME.png is written here.
     """
-    from dvaepp.reporting.figures import save
-
     out = out or Path(f"{name}.png")
-    save(name, out, _device(device))
+    if (name == "samples") != bool(runs):
+        raise UsageError("`figure samples` needs at least one run directory" if not runs else f"{name} takes no runs")
+    if name == "samples":
+        _figure_samples(runs, out, _device(device))
+    else:
+        from dvaepp.reporting.figures import save
+
+        save(name, out, _device(device))
     print(f"wrote {out}")
+
+
+def _figure_samples(folders: tuple[Path, ...], out: Path, device: str) -> None:
+    import torch
+
+    from dvaepp import runs
+    from dvaepp.reporting.figures import write
+    from dvaepp.reporting.figures.samples import draw
+
+    panels = {}
+    for folder in folders:
+        trained = runs.load(folder, device=device)
+        per_code = runs.images_per_code(trained)
+        images = trained.sample(100 // per_code, torch.Generator(device).manual_seed(0), per_code)
+        panels[f"{trained.record['dataset']}, {trained.recipe.name}, step {trained.record['step']}"] = images.cpu()
+    write(draw(panels), out)
 
 
 COMMANDS: dict[str, Callable[..., Any]] = {

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from dvaepp.data import Dataset, subset
 from dvaepp.data import load as load_data
 from dvaepp.errors import UsageError
-from dvaepp.evaluation.importance import log_likelihood
+from dvaepp.evaluation import log_likelihood
 from dvaepp.log_partition import LogPartition, log_partition
-from dvaepp.models.feedforward import FeedForward
-from dvaepp.numerics import uniform
+from dvaepp.models.dvae import DVAE, Posterior, Prior
+from dvaepp.models.noise import Noise as BatchNoise
 from dvaepp.progress import progress
 from dvaepp.recipes.schema import Recipe
 from dvaepp.samplers.blocks import base_from_pilot
@@ -23,55 +23,94 @@ from dvaepp.samplers.noise import Noise
 from dvaepp.samplers.tempering import Tempering, adapt_ladder
 from dvaepp.smoothing.binary import Binary
 from dvaepp.training import checkpoint
-from dvaepp.training.loop import build_model, smoothing_at
+from dvaepp.training.bounds import Model
+from dvaepp.training.schedules import smoothing_at
+from dvaepp.training.state import build_model
 
 IMAGES_AT_ONCE = 100
+FIG4 = 5  # images per sample of the global prior
 SAMPLING_SWEEPS = 300  # tempered sweeps from independent units to samples of a trained prior
 
 
 class Trained(nn.Module):
     """A trained model in evaluation mode: images in, bits out, and back."""
 
-    def __init__(self, model: FeedForward, recipe: Recipe, record: dict[str, Any]) -> None:
+    def __init__(self, model: Model, recipe: Recipe, record: dict[str, Any]) -> None:
         super().__init__()
         self.model, self.recipe, self.record = model, recipe, record
         self._log_z: LogPartition | None = None
         self.eval()
 
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
     @torch.no_grad()
     def encode(self, x: Tensor) -> Tensor:
-        """The most likely bit of every unit in turn, (batch, units) of 0 and 1; x (batch, ...pixels) in [0, 1]."""
-        x = self._flat(x)
+        """The most likely bit of every global unit in turn, (batch, units) of 0 and 1; x (batch, ...pixels)."""
+        self._binary_only("encode")
+        x = self._images(x)
+        if isinstance(self.model, DVAE):
+            bits: list[Tensor] = []
+            q = Posterior(self.model, self.model.encode(x), self._noise(None), None)
+            for _ in self.model.group_sizes:
+                q.global_group(bits)
+                bits.append((q.global_parameters[-1] > 0).float())
+            return torch.cat(bits, -1)
         half = [torch.full((len(x), size), 0.5, device=x.device) for size in self.model.group_sizes]
-        return torch.cat(self.model.posterior(x, half, Binary(validate_args=False)).zeta, -1)
+        return torch.cat(self.model.posterior(x.flatten(1), half, Binary(validate_args=False)).zeta, -1)
 
     @torch.no_grad()
     def decode(self, bits: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Mean images (batch, channels, height, width) of given bits; nothing is random in a feed-forward model."""
+        """Mean images (batch, channels, height, width) of given bits; local units are drawn from their prior."""
+        self._binary_only("decode")
         if bits.shape[-1] != self.model.num_units:
             raise ValueError(f"bits must have shape (batch, {self.model.num_units}), got {tuple(bits.shape)}")
-        groups = list(bits.float().split(self.model.group_sizes, -1))
+        return self._decoded(bits.float().to(self.device), generator)
+
+    def _decoded(self, code: Tensor, generator: torch.Generator | None) -> Tensor:
+        groups = list(code.split(self.model.group_sizes, -1)) if self.model.group_sizes else []
+        if isinstance(self.model, DVAE):
+            drawn = self.model.top_down(Prior(self.model, groups, self._noise(generator)), len(code))
+            return self.model.decoder.generate(drawn.features, generator)
         return torch.sigmoid(self.model.pixel_logits(groups)).reshape(-1, *self.model.image_shape)
 
     @torch.no_grad()
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """Mean images of n samples of the prior; a Boltzmann prior is sampled by parallel tempering."""
-        return self.decode(self.sample_bits(n, generator))
+    def reconstruct(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Mean images given a draw of all latents from the posterior of x, in the binary limit."""
+        x = self._images(x)
+        if isinstance(self.model, DVAE):
+            q = Posterior(self.model, self.model.encode(x), self._noise(generator), None, exact=True)
+            return self.model.decoder.generate(self.model.top_down(q, len(x)).features, generator)
+        return self.decode(self.encode(x))
 
     @torch.no_grad()
-    def sample_bits(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        device = self.model.train_mean.device
-        if self.model.prior is None:
-            z: list[Tensor] = []
-            for a in range(len(self.model.group_sizes)):
-                logits = self.model.prior_logits(z)[a] if a else self.model.first_logits
-                noise = uniform(n, self.model.group_sizes[a], generator=generator, device=device)
-                z.append((noise < torch.sigmoid(logits)).float())
-            return torch.cat(z, -1)
-        noise_source = Noise(generator, device)
-        base = base_from_pilot(self.model.prior, noise_source)
-        ladder = adapt_ladder(self.model.prior, base, noise_source).ladder
-        run = Tempering(self.model.prior, ladder, n, base, noise_source)
+    def sample(self, n: int, generator: torch.Generator | None = None, per_code: int = 1) -> Tensor:
+        """Mean images of the prior, `per_code` of them for each of n samples of the global units (Fig. 4)."""
+        return self._decoded(self.sample_code(n, generator).repeat_interleave(per_code, 0), generator)
+
+    @torch.no_grad()
+    def sample_code(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """Global units of the prior, (n, units); a Boltzmann prior is sampled by parallel tempering."""
+        model, noise = self.model, self._noise(generator)
+        if model.prior is not None:
+            return self._tempered(n, generator)
+        if isinstance(model, DVAE):
+            if not model.group_sizes:
+                return torch.empty(n, 0, device=self.device)
+            parts = [part.expand(n, -1) for part in model.global_priors()]
+            return torch.cat([model.global_latent.draw(part, noise, None).value for part in parts], -1)
+        z: list[Tensor] = []
+        for a, size in enumerate(model.group_sizes):
+            logits = model.prior_logits(z)[a] if a else model.first_logits
+            z.append((noise.uniform(n, size) < torch.sigmoid(logits)).float())
+        return torch.cat(z, -1)
+
+    def _tempered(self, n: int, generator: torch.Generator | None) -> Tensor:
+        assert self.model.prior is not None
+        source = Noise(generator, self.device)
+        base = base_from_pilot(self.model.prior, source)
+        run = Tempering(self.model.prior, adapt_ladder(self.model.prior, base, source).ladder, n, base, source)
         for _ in range(SAMPLING_SWEEPS):
             run.sweep()
         return run.states()
@@ -79,7 +118,7 @@ class Trained(nn.Module):
     def log_likelihood(self, x: Tensor, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
         """Importance-weighted log p(x) in the binary limit, (batch,); log Z is estimated once."""
         return log_likelihood(
-            self.model, self._flat(x), num_samples, log_z=self._log_z_value(generator), generator=generator
+            self.model, self._images(x), num_samples, log_z=self._log_z_value(generator), generator=generator
         )
 
     def _log_z_value(self, generator: torch.Generator | None) -> float:
@@ -89,11 +128,23 @@ class Trained(nn.Module):
             self._log_z = log_partition(self.model.prior, "auto", generator)
         return self._log_z.value
 
-    def _flat(self, x: Tensor) -> Tensor:
-        pixels = math.prod(self.model.image_shape)
-        if x.dim() < 2 or math.prod(x.shape[1:]) != pixels:
-            raise ValueError(f"x must be (batch, {', '.join(map(str, self.model.image_shape))}), got {tuple(x.shape)}")
-        return x.reshape(len(x), pixels).float().to(self.model.train_mean.device)
+    def _noise(self, generator: torch.Generator | None) -> BatchNoise:
+        return BatchNoise(generator, self.device)
+
+    def _binary_only(self, what: str) -> None:
+        if isinstance(self.model, DVAE) and self.model.global_kind not in ("rbm", "bernoulli"):
+            raise UsageError(f"cannot {what}: this model has no binary global units ({self.model.global_kind})")
+
+    def _images(self, x: Tensor) -> Tensor:
+        shape = self.model.image_shape
+        if x.dim() < 2 or math.prod(x.shape[1:]) != math.prod(shape):
+            raise ValueError(f"x must be (batch, {', '.join(map(str, shape))}), got {tuple(x.shape)}")
+        return x.reshape(len(x), *shape).float().to(self.device)
+
+
+def images_per_code(trained: Trained) -> int:
+    """Five where local units vary below a global sample, as in Fig. 4; otherwise a code has one image."""
+    return FIG4 if isinstance(trained.model, DVAE) else 1
 
 
 def read_recipe(run_dir: Path | str) -> Recipe:
@@ -111,7 +162,8 @@ def load(run_dir: Path | str, *, which: str = "best", device: str = "cpu") -> Tr
     recipe = read_recipe(run_dir)
     tensors, record = checkpoint.read(Path(run_dir) / "checkpoints" / f"{which}.safetensors", device)
     weights = checkpoint.under("model", tensors)
-    model = build_model(recipe, weights["train_mean"].cpu().reshape(record["image_shape"])).to(device)
+    mean = weights["train_mean"].cpu() if "train_mean" in weights else torch.zeros(math.prod(record["image_shape"]))
+    model = build_model(recipe, mean.reshape(record["image_shape"])).to(device)
     model.load_state_dict(weights)
     return Trained(model, recipe, record)
 
@@ -126,14 +178,17 @@ def evaluate(
     split: str = "test",
     num_samples: int | None = None,
     limit: int | None = None,
-    beta: str = "inf",
+    beta: str | None = None,
     data_dir: Path | str | None = None,
     device: str = "cpu",
     seed: int = 0,
     show_progress: bool | None = None,
     **log_z_options: Any,
 ) -> dict[str, Any]:
-    """Importance-weighted log-likelihood of a run, with log Z and its error folded in; writes `evaluation.json`."""
+    """Importance-weighted log-likelihood of a run, with log Z and its error folded in; writes `evaluation.json`.
+
+    `num_samples` and `beta` ("inf" or "training") are the recipe's unless given.
+    """
     trained = load(run_dir, device=device)
     recipe, model = trained.recipe, trained.model
     num_samples = recipe.evaluation.samples if num_samples is None else num_samples
@@ -141,12 +196,13 @@ def evaluate(
         raise UsageError(f"samples and limit must be at least 1, got {num_samples} and {limit}")
     dataset = dataset_of(recipe, data_dir)
     chosen = subset(len(dataset.split(split)), limit)
-    x = dataset.images(split, chosen).reshape(len(chosen), -1)
+    x = dataset.images(split, chosen)
+    beta = recipe.evaluation.beta if beta is None else beta
     generator = torch.Generator(device).manual_seed(seed)
     log_z: LogPartition | None = None
     if model.prior is not None:
         log_z = log_partition(model.prior, "auto", generator, show_progress=show_progress, **log_z_options)
-    smoothing = None if beta == "inf" else smoothing_at(recipe, 1.0)
+    smoothing = None if beta == "inf" else smoothing_at(recipe.smoothing, 1.0)
     parts = []
     with progress(f"log p(x), K = {num_samples}", len(x), show_progress) as advance:
         for part in x.split(IMAGES_AT_ONCE):
@@ -158,7 +214,7 @@ def evaluate(
             )
             advance(len(part))
     estimates = torch.cat(parts)
-    result = _result(estimates, log_z, x.shape[1])
+    result = _result(estimates, log_z, x[0].numel())
     result |= {
         "num_samples": num_samples,
         "num_images": len(x),

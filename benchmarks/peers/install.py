@@ -20,6 +20,8 @@ STATUS = VENV / "status.json"
 PEERS = {
     "rbms": (["rbms"], "rbms.bernoulli_bernoulli.classes"),
     "dwave-pytorch-plugin": (["dwave-pytorch-plugin", "einops"], "dwave.plugins.torch.samplers"),
+    "pythae": (["pythae"], "pythae.models"),
+    "storchastic": (["storchastic"], "storch"),
 }
 
 

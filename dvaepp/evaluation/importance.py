@@ -7,14 +7,16 @@ its share of the encoders' first layers and the first group's logits, is compute
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import linear
 
 from dvaepp.models.feedforward import FeedForward
-from dvaepp.networks.dense import Dense
-from dvaepp.numerics import uniform
+from dvaepp.networks.dense import Affine, Dense
+from dvaepp.numerics import bernoulli_log_prob, uniform
+from dvaepp.samplers.noise import Noise
 from dvaepp.smoothing.base import Smoothing
 
 ROWS = 2048  # samples x images decoded at once: logits of 784 pixels then fit the cache
@@ -36,83 +38,124 @@ def log_likelihood(
 
     `log_z` is that of a Boltzmann prior; a directed one ignores it. The model is put in evaluation mode.
     """
-    if num_samples < 1:
-        raise ValueError(f"num_samples must be at least 1, got {num_samples}")
     model.eval()
     per_block = max(1, rows // (len(x) * CHUNK)) * CHUNK
-    encoders = [net for net in model.encoders if isinstance(net, Dense)]
-    centered = x - model.train_mean
-    first_layers = [net.first_part(centered, 0) + _bias(net) for net in encoders]
-    first_logits = encoders[0].after_first(first_layers[0])
-    top = torch.full((len(x),), -math.inf, dtype=torch.float64, device=x.device)
-    total = torch.zeros_like(top)
-    done = 0
-    while done < num_samples:
-        k = min(per_block, num_samples - done)
-        log_w = _log_weights(model, x, encoders, first_layers, first_logits, k, smoothing, generator).double()
-        new_top = torch.maximum(top, log_w.amax(0))
-        total = total * (top - new_top).exp() + (log_w - new_top).exp().sum(0)
-        top = new_top
-        done += k
-    estimate = top + total.log() - math.log(num_samples)
+    log_weights = _LogWeights(model, x, smoothing, generator)
+    estimate = streamed_log_mean(log_weights.draw, num_samples, per_block)
     return estimate - log_z if model.prior is not None else estimate
 
 
-def _bias(net: Dense) -> Tensor | float:
-    bias = net.layers[0].bias
-    return bias if isinstance(bias, Tensor) else 0.0
+def streamed_log_mean(draw: Callable[[int], Tensor], num_samples: int, per_block: int) -> Tensor:
+    """log 1/K Σ_k w_k of K = `num_samples` log weights, float64; draw(k) returns the next k of them, (k, batch)."""
+    if num_samples < 1:
+        raise ValueError(f"num_samples must be at least 1, got {num_samples}")
+    running: Tensor | None = None
+    for start in range(0, num_samples, per_block):
+        block = torch.logsumexp(draw(min(per_block, num_samples - start)).double(), 0)
+        running = block if running is None else torch.logaddexp(running, block)
+    assert running is not None
+    return running - math.log(num_samples)
 
 
-def _log_weights(
-    model: FeedForward,
-    x: Tensor,
-    encoders: list[Dense],
-    first_layers: list[Tensor],
-    first_logits: Tensor,
-    k: int,
-    smoothing: Smoothing | None,
-    generator: torch.Generator | None,
-) -> Tensor:
-    """log w up to log Z, (k, batch)."""
-    pixels = x.shape[-1]
-    noise = _noise(model.group_sizes, k, len(x), 1 if smoothing is None else 2, generator, x.device)
-    z: list[Tensor] = []
-    zeta: list[Tensor] = []
-    log_q = x.new_zeros(k, len(x))
-    for a, net in enumerate(encoders):
-        logits = first_logits.expand(k, *first_logits.shape)
-        if a > 0:
-            logits = net.after_first(first_layers[a] + net.first_part(torch.cat(zeta, -1), pixels))
-        z.append((noise[0][a] < torch.sigmoid(logits)).to(x.dtype))
-        log_q += bernoulli_log_prob(z[-1], logits)
-        zeta.append(z[-1] if smoothing is None else _smoothed(z[-1], smoothing, noise[1][a]))
-    if model.prior is not None:
-        log_p = -model.prior.energy(torch.cat(z, -1))
-    else:
-        prior_logits = model.prior_logits(zeta)
-        log_p = sum(
-            (bernoulli_log_prob(s, p) for s, p in zip(z, prior_logits, strict=True)), start=torch.zeros_like(log_q)
-        )
-    return bernoulli_log_prob(x, model.pixel_logits(zeta)) + log_p - log_q
+class _LogWeights:
+    """log w up to log Z for samples of the given images; samples and images share the rows of every matrix."""
+
+    def __init__(
+        self, model: FeedForward, x: Tensor, smoothing: Smoothing | None, generator: torch.Generator | None
+    ) -> None:
+        self.model, self.x, self.smoothing, self.generator = model, x, smoothing, generator
+        self.encoders = [net.frozen() for net in model.encoders if isinstance(net, Dense)]
+        self.decoder = _pixel_maps(model)
+        networks = list(model.prior_networks) if model.prior is None else []
+        self.prior_maps = [net.frozen() for net in networks if isinstance(net, Dense)]
+        centered = x - model.train_mean
+        self.from_x = [linear(centered, maps[0].weight[:, : x.shape[1]], maps[0].bias) for maps in self.encoders]
+        self.first_logits = _after_first(self.encoders[0], self.from_x[0].clone())
+
+    def draw(self, k: int) -> Tensor:
+        """The next k samples of every image, (k, batch)."""
+        batch, pixels = self.x.shape
+        seeds = [_seed(self.generator, self.x.device) for _ in range(0, k, CHUNK)]
+        chunks = [_Chunk(seed, self.x.device, min(CHUNK, k - CHUNK * c) * batch) for c, seed in enumerate(seeds)]
+        z = self.x.new_empty(k * batch, self.model.num_units)
+        zeta = z if self.smoothing is None else torch.empty_like(z)
+        log_q = self.x.new_zeros(k * batch)
+        start = 0
+        for a, (maps, size) in enumerate(zip(self.encoders, self.model.group_sizes, strict=True)):
+            if a == 0:
+                logits = self.first_logits.repeat(k, 1)
+            else:
+                first = (zeta[:, :start] @ maps[0].weight[:, pixels:].t()).view(k, batch, -1).add_(self.from_x[a])
+                logits = _after_first(maps, first.flatten(0, 1))
+            group = slice(start, start + size)
+            _threshold(chunks, logits, z[:, group])
+            log_q += bernoulli_log_prob(z[:, group], logits)
+            if self.smoothing is not None:
+                rho = torch.cat([chunk.uniform(size) for chunk in chunks])
+                zeta[:, group] = _smoothed(z[:, group], self.smoothing, rho)
+            start += size
+        pixel_logits = _apply(self.decoder, zeta).view(k, batch, pixels)
+        log_p_x = bernoulli_log_prob(self.x, pixel_logits)
+        return log_p_x + (self._log_prior(z, zeta) - log_q).view(k, batch)
+
+    def _log_prior(self, z: Tensor, zeta: Tensor) -> Tensor:
+        """log p(z) per row, for a Boltzmann prior without its log Z."""
+        if self.model.prior is not None:
+            return -self.model.prior.energy(z)
+        sizes = self.model.group_sizes
+        total, start = bernoulli_log_prob(z[:, : sizes[0]], self.model.first_logits.expand(len(z), -1)), sizes[0]
+        for maps, size in zip(self.prior_maps, sizes[1:], strict=True):
+            total += bernoulli_log_prob(z[:, start : start + size], _apply(maps, zeta[:, :start]))
+            start += size
+        return total
 
 
-def bernoulli_log_prob(x: Tensor, logits: Tensor) -> Tensor:
-    """Σ x l - log(1 + e^l) over the last axis."""
-    return (x * logits).sum(-1) - softplus(logits).sum(-1)
+def _pixel_maps(model: FeedForward) -> list[Affine]:
+    """The decoder with the fixed output bias, and the code's 2ζ - 1 if any, folded into its maps."""
+    maps = model.decoder.frozen()
+    if model.centered_code:
+        weight, bias = maps[0]
+        maps[0] = Affine(2 * weight, bias - weight.sum(1))
+    maps[-1] = Affine(maps[-1].weight, maps[-1].bias + model.output_bias)
+    return maps
+
+
+def _apply(maps: list[Affine], x: Tensor) -> Tensor:
+    return _after_first(maps, linear(x, *maps[0]))
+
+
+def _after_first(maps: list[Affine], first: Tensor) -> Tensor:
+    """The rest of a network, given the first map's output, which is overwritten."""
+    for weight, bias in maps[1:]:
+        first = linear(first.tanh_(), weight, bias)
+    return first
+
+
+class _Chunk:
+    """The noise of `rows` rows, a function of its seed alone."""
+
+    def __init__(self, seed: int, device: torch.device, rows: int) -> None:
+        self.rows = rows
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self.noise = Noise(self.generator, device)
+
+    def uniform(self, units: int) -> Tensor:
+        return uniform(self.rows, units, generator=self.generator, device=self.generator.device)
+
+
+def _seed(generator: torch.Generator | None, device: torch.device) -> int:
+    return int(torch.randint(0, 2**63 - 1, (), generator=generator, device=device))
+
+
+def _threshold(chunks: list[_Chunk], logits: Tensor, out: Tensor) -> None:
+    """out = 1[u < sigmoid(logits)]."""
+    sizes = [chunk.rows for chunk in chunks]
+    zeros = logits.new_zeros(logits.shape[1])
+    # a copy of the logits, because a threshold may spend them
+    for chunk, part, target in zip(chunks, logits.clone().split(sizes), out.split(sizes), strict=True):
+        chunk.noise.threshold_(part, zeros, zeros, None, target)
 
 
 def _smoothed(z: Tensor, smoothing: Smoothing, rho: Tensor) -> Tensor:
     """ζ ~ r(ζ|z): the mixture of a certain unit."""
     return smoothing.sample(torch.where(z == 1, torch.inf, -torch.inf), rho)
-
-
-def _noise(
-    sizes: list[int], k: int, batch: int, kinds: int, generator: torch.Generator | None, device: torch.device
-) -> list[list[Tensor]]:
-    """Uniform noise [kind][group] of shape (k, batch, units), drawn chunk by chunk."""
-    drawn = []
-    for start in range(0, k, CHUNK):
-        n = min(CHUNK, k - start)
-        drawn.append([uniform(n, batch, u, generator=generator, device=device) for _ in range(kinds) for u in sizes])
-    joined = [torch.cat(parts) for parts in zip(*drawn, strict=True)]
-    return [joined[i : i + len(sizes)] for i in range(0, len(joined), len(sizes))]

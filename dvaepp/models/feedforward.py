@@ -11,10 +11,10 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from dvaepp.errors import UsageError
 from dvaepp.networks.dense import Dense
+from dvaepp.numerics import bernoulli_log_prob
 from dvaepp.priors.rbm import RBM
 from dvaepp.smoothing.base import Smoothing
 
@@ -82,20 +82,21 @@ class FeedForward(nn.Module):
         logits: list[Tensor] = []
         zeta: list[Tensor] = []
         for encoder, noise in zip(self.encoders, rho, strict=True):
-            logits.append(encoder(torch.cat([centered, *zeta], -1)))
+            logits.append(encoder(centered, *zeta))
             zeta.append(smoothing.sample(logits[-1], noise))
         return Posterior(logits, zeta)
 
     def prior_logits(self, zeta: Sequence[Tensor]) -> list[Tensor]:
         """Logits of the directed prior p(z_a|ζ_<a)."""
-        later = [net(torch.cat(list(zeta[: a + 1]), -1)) for a, net in enumerate(self.prior_networks)]
+        later = [net(*zeta[: a + 1]) for a, net in enumerate(self.prior_networks)]
         return [self.first_logits, *later]
 
     def pixel_logits(self, zeta: Sequence[Tensor]) -> Tensor:
         """Logits of p(x|ζ), (..., pixels)."""
-        code = torch.cat(list(zeta), -1)
-        return self.output_bias + self.decoder(2 * code - 1 if self.centered_code else code)
+        code = [2 * group - 1 for group in zeta] if self.centered_code else zeta
+        logits: Tensor = self.decoder(*code, offset=self.output_bias)
+        return logits
 
     def log_likelihood(self, x: Tensor, zeta: Sequence[Tensor]) -> Tensor:
         """log p(x|ζ), (batch,)."""
-        return -binary_cross_entropy_with_logits(self.pixel_logits(zeta), x, reduction="none").sum(-1)
+        return bernoulli_log_prob(x, self.pixel_logits(zeta))

@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+EPS = 1e-2  # of the batch norms
 TRUNCATED_SD = 0.87962566103423978  # standard deviation of a unit normal cut at +-2
 
 
@@ -14,6 +16,13 @@ def truncated_normal_(weight: Tensor, generator: torch.Generator | None = None) 
     """Fan-in initialisation: a normal cut at two standard deviations, of variance 2 / fan-in after cutting."""
     sd = math.sqrt(2 / weight.shape[1]) / TRUNCATED_SD
     return nn.init.trunc_normal_(weight, std=sd, a=-2 * sd, b=2 * sd, generator=generator)
+
+
+class Affine(NamedTuple):
+    """x -> weight x + bias."""
+
+    weight: Tensor
+    bias: Tensor
 
 
 class Dense(nn.Module):
@@ -38,21 +47,27 @@ class Dense(nn.Module):
             nn.Linear(a, b, bias=last or not batch_norm)
             for a, b, last in zip(sizes, sizes[1:], [False] * len(hidden) + [True], strict=False)
         )
-        self.norms = nn.ModuleList(nn.BatchNorm1d(n, eps=1e-2, momentum=0.2) for n in hidden if batch_norm)
+        self.norms = nn.ModuleList(nn.BatchNorm1d(n, eps=EPS, momentum=0.2) for n in hidden if batch_norm)
         for name, parameter in self.layers.named_parameters():
             if name.endswith("weight"):
                 truncated_normal_(parameter.data, generator)
             else:
                 nn.init.zeros_(parameter)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.after_first(self.layers[0](x))
+    def forward(self, *inputs: Tensor, offset: Tensor | None = None) -> Tensor:
+        """The output for inputs (..., width) side by side, plus `offset` (outputs,)."""
+        h = self._map(0, inputs, offset)
+        for index in range(1, len(self.layers)):
+            h = self._map(index, [torch.tanh(self._normalized(index - 1, h))], offset)
+        return h
 
-    def after_first(self, first: Tensor) -> Tensor:
-        """The rest of the network, given the first layer's output; rows may carry extra leading axes in evaluation."""
-        for index, layer in enumerate(list(self.layers)[1:]):
-            first = layer(torch.tanh(self._normalized(index, first)))
-        return first
+    def _map(self, index: int, inputs: Sequence[Tensor], offset: Tensor | None) -> Tensor:
+        """One affine map; the last adds `offset` to its bias, which is cheaper than adding it to every row."""
+        layer = self.layers[index]
+        bias = layer.bias if isinstance(layer.bias, Tensor) else None
+        if offset is not None and bias is not None and index == len(self.layers) - 1:
+            bias = bias + offset
+        return linear_side_by_side(inputs, layer.get_parameter("weight"), bias)
 
     def _normalized(self, index: int, x: Tensor) -> Tensor:
         if not self.norms:
@@ -60,7 +75,60 @@ class Dense(nn.Module):
         flat: Tensor = self.norms[index](x.reshape(-1, x.shape[-1]))
         return flat.reshape(x.shape)
 
-    def first_part(self, x: Tensor, start: int) -> Tensor:
-        """What inputs `start` .. `start + width of x` contribute to the first layer, without its bias."""
-        weight = self.layers[0].get_parameter("weight")
-        return linear(x, weight[:, start : start + x.shape[-1]])
+    def frozen(self) -> list[Affine]:
+        """The affine maps of evaluation mode, batch norm folded in; tanh goes between them."""
+        maps = []
+        for index, layer in enumerate(self.layers):
+            weight, bias = layer.get_parameter("weight").detach(), layer.bias
+            bias = bias.detach() if isinstance(bias, Tensor) else weight.new_zeros(len(weight))
+            if index < len(self.norms):
+                norm = self.norms[index]
+                mean, variance = norm.get_buffer("running_mean"), norm.get_buffer("running_var")
+                scale = norm.get_parameter("weight").detach() * torch.rsqrt(variance + EPS)
+                weight, bias = weight * scale[:, None], norm.get_parameter("bias").detach() + (bias - mean) * scale
+            maps.append(Affine(weight, bias))
+        return maps
+
+
+def linear_side_by_side(inputs: Sequence[Tensor], weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`linear` of the concatenated inputs without concatenating them, and without the gradient of those that need none.
+
+    Half of an encoder's backward pass would otherwise go to the pixels.
+    """
+    if len(inputs) == 1:
+        return linear(inputs[0], weight, bias)
+    out: Tensor = _SideBySide.apply(weight, bias, *(x.reshape(-1, x.shape[-1]) for x in inputs))
+    return out.reshape(*inputs[0].shape[:-1], -1)
+
+
+class _SideBySide(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, bias: Tensor | None, *inputs: Tensor) -> Tensor:
+        ctx.save_for_backward(weight, *inputs)
+        first, *others = zip(inputs, _columns(weight, inputs), strict=True)
+        out = linear(*first, bias)
+        for x, part in others:
+            out.addmm_(x, part.t())
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        weight, *inputs = ctx.saved_tensors
+        needs_weight, needs_bias, *needs = ctx.needs_input_grad
+        to_weight = _weight_gradient(grad, weight, inputs) if needs_weight else None
+        to_inputs = [grad @ w if need else None for w, need in zip(_columns(weight, inputs), needs, strict=True)]
+        return to_weight, grad.sum(0) if needs_bias else None, *to_inputs
+
+
+def _weight_gradient(grad: Tensor, weight: Tensor, inputs: Sequence[Tensor]) -> Tensor:
+    if torch.is_grad_enabled():  # somebody will differentiate this gradient: nothing in place
+        return torch.cat([grad.t() @ x for x in inputs], 1)
+    out = torch.empty_like(weight)
+    for x, part in zip(inputs, _columns(out, inputs), strict=True):
+        torch.mm(grad.t(), x, out=part)
+    return out
+
+
+def _columns(weight: Tensor, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The columns of the weight that each input meets."""
+    return weight.split([x.shape[-1] for x in inputs], 1)

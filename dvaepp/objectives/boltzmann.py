@@ -36,7 +36,8 @@ def boltzmann_kl(
 
 def kl_given_nu(prior: BoltzmannPrior, logits: Sequence[Tensor], nu: Sequence[Tensor], log_z: Tensor | float) -> Tensor:
     """The KL from ν of every group but the last, whose ν is averaged out; shared with Rolfe's smoothing."""
-    mu = [torch.sigmoid(group) for group in logits]
-    entropy = torch.stack([bernoulli_entropy(group).sum(-1) for group in logits]).sum(0)
-    energy = prior.cross_entropy(torch.cat(mu, -1), torch.cat([*nu, mu[-1]], -1), [g.shape[-1] for g in logits])
-    return log_z - entropy + energy
+    sizes = [group.shape[-1] for group in logits]
+    joined = torch.cat(list(logits), -1)
+    mu = torch.sigmoid(joined)
+    known = torch.cat([*nu, mu[..., -sizes[-1] :]], -1)
+    return log_z - bernoulli_entropy(joined).sum(-1) + prior.cross_entropy(mu, known, sizes)

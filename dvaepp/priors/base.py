@@ -5,6 +5,7 @@ A member keeps its parameters in whatever shape suits it and states its energy, 
 log Z estimates read nothing more.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -119,7 +120,8 @@ class BoltzmannPrior(nn.Module, ABC):
     def check(self) -> None:
         """Refuse parameters that are not finite."""
         for name, parameter in self.named_parameters():
-            if not bool(torch.isfinite(parameter).all()):
+            low, high = parameter.detach().aminmax()  # one pass, and NaN comes through it
+            if not math.isfinite(low) or not math.isfinite(high):
                 count = int((~torch.isfinite(parameter)).sum())
                 raise ValueError(
                     f"{name} of the prior must be finite, got {count} values of NaN or infinity: "
@@ -130,7 +132,7 @@ class BoltzmannPrior(nn.Module, ABC):
         """Refuse anything but (chains, units) of zeros and ones."""
         if z.dim() != 2 or z.shape[1] != self.num_units or z.shape[0] < 1:
             raise ValueError(f"{name} must have shape (chains, {self.num_units}), got {tuple(z.shape)}")
-        if not bool(((z == 0) | (z == 1)).all()):
+        if not torch.equal(z, z.bool().to(z.dtype)):
             bad = z[~((z == 0) | (z == 1))].reshape(-1)[0].item()
             raise ValueError(f"{name} must be 0 or 1, got {bad:g}")
 

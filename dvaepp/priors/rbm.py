@@ -52,7 +52,7 @@ class RBM(BoltzmannPrior):
         left, right = slice(0, self.num_left), slice(self.num_left, self.num_units)
         weight = self.weight.detach()
         to_right = Conditional(right, weight, self.bias_right.detach())
-        return BlockForm(None, [to_right, Conditional(left, weight.t().contiguous(), self.bias_left.detach())])
+        return BlockForm(None, [to_right, Conditional(left, weight.t(), self.bias_left.detach())])
 
     def cross_entropy(self, mu: Tensor, nu: Tensor, group_sizes: Sequence[int]) -> Tensor:
         """The general rule without the square matrix: only left-right pairs exist, and left comes first."""

@@ -1,8 +1,8 @@
 """What a run is: a tree of frozen models that refuse unknown keys. Written as JSON beside each run, and read back."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Units = Annotated[int, Field(ge=1, le=100_000)]
@@ -19,12 +19,109 @@ class Data(Section):
     path: str | None = None
 
 
-class Model(Section):
+class FeedForward(Section):
+    """The models of Sec. 7.1 and 7.2."""
+
+    kind: Literal["feedforward"] = "feedforward"
     groups: Annotated[tuple[Units, ...], Field(min_length=1, max_length=64)] = (200,)
     hidden: Annotated[tuple[Units, ...], Field(max_length=16)] = ()
     prior: Literal["rbm", "directed"] = "rbm"
     batch_norm: bool = True
     centered_code: bool = False
+
+
+Block = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,4}[du]?$")]
+Blocks = Annotated[tuple[Block, ...], Field(min_length=1, max_length=32)]
+Hidden = Annotated[tuple[Block, ...], Field(max_length=32)]
+
+
+class Convolutional(Section):
+    """DVAE++ (Sec. 6). Blocks as in the paper's Table 4: filters, with d or u where a block halves or doubles its map.
+
+    `posterior` and `prior` (q and p of a local group) leave out their last block: its width follows from the units.
+    """
+
+    kind: Literal["convolutional"] = "convolutional"
+    image_size: Annotated[int, Field(ge=2, le=1024)] = 32
+    down1: Blocks = ("32d", "32", "64d", "64", "128d")
+    down2: Blocks = ("256d", "512d")
+    dense: Annotated[tuple[Units, ...], Field(max_length=16)] = ()
+    upsample: Blocks = ("128u", "128u")
+    posterior: Hidden = ("32", "32", "32", "32")
+    prior: Hidden = ("32", "32")
+    context: Blocks = ("16",)
+    upsamples: Annotated[tuple[Blocks, ...], Field(max_length=8)] = (("16u", "16"), ("16u", "8"), ("8u",))
+    input_filters: Annotated[int, Field(ge=1, le=10_000)] = 32
+    global_kind: Literal["rbm", "bernoulli", "normal", "none"] = "rbm"
+    global_units: Annotated[int, Field(ge=2, le=10_000)] = 16
+    global_groups: Annotated[int, Field(ge=1, le=64)] = 4
+    local_kind: Literal["normal", "bernoulli"] = "normal"
+    local_channels: Annotated[int, Field(ge=1, le=1000)] = 32
+    local_groups: Annotated[int, Field(ge=1, le=128)] = 16
+    conditional: bool = True
+    likelihood: Literal["bernoulli", "logistic_mixture"] = "bernoulli"
+
+    @property
+    def prior_kind(self) -> str:
+        return "rbm" if self.global_kind == "rbm" else "directed"
+
+    @model_validator(mode="after")
+    def _reachable(self) -> "Convolutional":
+        if self.global_kind != "none" and self.global_units % self.global_groups:
+            fits = [n for n in range(1, self.global_units + 1) if self.global_units % n == 0]
+            raise ValueError(
+                f"{self.global_groups} groups do not divide {self.global_units} global units; "
+                f"global_groups may be {', '.join(map(str, fits))}"
+            )
+        size = self._walk("down1", self.image_size, self.down1)
+        if self.global_kind != "none":
+            top = self._walk("down2", size, self.down2)
+            if top != 1:
+                raise ValueError(
+                    f"down2 must end at 1 x 1, and ends at {top} x {top}: add d to {_doublings(top)} blocks"
+                )
+            up = self._walk("upsample", 1, self.upsample)
+            if up != size:
+                raise ValueError(f"upsample must end where down1 does, at {size} x {size}, and ends at {up} x {up}")
+        for name, blocks in (("posterior", self.posterior), ("prior", self.prior)):
+            if any(not block.isdigit() for block in blocks):
+                raise ValueError(f"{name} keeps the size of its map: no block of it may end in d or u")
+        scale = self.image_size >> len(self.upsamples)
+        if scale << len(self.upsamples) != self.image_size or scale < 1:
+            raise ValueError(f"image_size {self.image_size} cannot be halved {len(self.upsamples)} times")
+        size = self._walk("context", size, self.context)
+        if size not in (scale, 2 * scale):
+            raise ValueError(f"context must end at {scale} or {2 * scale} pixels, and ends at {size}")
+        for index, blocks in enumerate(self.upsamples):
+            scale, size = 2 * scale, self._walk(f"upsamples.{index}", size, blocks)
+            if size != scale:
+                raise ValueError(f"upsamples.{index} must end at {scale} x {scale}, and ends at {size} x {size}")
+        return self
+
+    @staticmethod
+    def _walk(name: str, size: int, blocks: tuple[str, ...]) -> int:
+        for block in blocks:
+            if block.endswith("d"):
+                if size % 2:
+                    raise ValueError(f"{name}: {block} cannot halve a map of {size} x {size}; use one d less")
+                size //= 2
+            elif block.endswith("u"):
+                size *= 2
+        return size
+
+
+def _doublings(size: int) -> int:
+    return size.bit_length() - 1
+
+
+def _kind(value: Any) -> str:
+    return str(value.get("kind", "feedforward") if isinstance(value, dict) else getattr(value, "kind", ""))
+
+
+Model = Annotated[
+    Annotated[FeedForward, Tag("feedforward")] | Annotated[Convolutional, Tag("convolutional")],
+    Discriminator(_kind),
+]
 
 
 class Smoothing(Section):
@@ -40,6 +137,13 @@ class Decay(Section):
     factor: Annotated[float, Field(gt=0, le=1)]
 
 
+class Plateau(Section):
+    """Multiply the rate by `factor` after `patience` validations without a better validation bound."""
+
+    factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    patience: Annotated[int, Field(ge=1)] = 10
+
+
 class Optimizer(Section):
     """Adam or AdaMax; `warmup` is the share of steps at a tenth of the rate."""
 
@@ -50,6 +154,7 @@ class Optimizer(Section):
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     warmup: Fraction = 0.0
     decays: tuple[Decay, ...] = ()
+    plateau: Plateau | None = None
 
 
 class Chains(Section):
@@ -65,36 +170,79 @@ class Training(Section):
     objective: Literal["boltzmann", "rolfe", "joint", "marginal"] = "boltzmann"
     importance_samples: Annotated[int, Field(ge=1, le=1000)] = 1
     kl_warmup: Fraction = 0.3
+    kl_balance: bool = False
     validate_every: Annotated[float, Field(gt=0, le=1)] = 0.02
-    validation_samples: Annotated[int, Field(ge=1, le=100_000)] = 100
+    validation_samples: Annotated[int, Field(ge=1, le=100_000)] | None = 100
     validation_images: Annotated[int, Field(ge=1)] | None = 1000
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
 
+class Estimator(Section):
+    """A gradient estimator by the stem of its file, in place of a smoothing; its own parameters learn faster."""
+
+    name: str
+    options: dict[str, float | int | bool] = {}
+    rate_factor: Annotated[float, Field(gt=0, le=1e4)] = 10.0
+
+    @model_validator(mode="after")
+    def _known(self) -> "Estimator":
+        from dvaepp.estimators import MEMBERS
+
+        if self.name not in MEMBERS:
+            raise ValueError(f"no estimator called {self.name!r}; there are {', '.join(sorted(MEMBERS))}")
+        return self
+
+
 class Evaluation(Section):
+    """`beta`: the binary limit, or the smoothed model at the training β (App. I)."""
+
+    beta: Literal["inf", "training"] = "inf"
     samples: Annotated[int, Field(ge=1, le=10**7)] = 4000
 
 
 class Recipe(Section):
     name: str
     data: Data = Data()
-    model: Model = Model()
+    model: Model = FeedForward()
     smoothing: Smoothing = Smoothing()
     optimizer: Optimizer = Optimizer()
     chains: Chains = Chains()
     training: Training = Training()
+    estimator: Estimator | None = None
     evaluation: Evaluation = Evaluation()
 
     @model_validator(mode="after")
     def _consistent(self) -> "Recipe":
         undirected = self.training.objective in ("boltzmann", "rolfe")
-        if undirected != (self.model.prior == "rbm"):
+        prior = self.model.prior if isinstance(self.model, FeedForward) else self.model.prior_kind
+        if undirected != (prior == "rbm"):
             raise ValueError(
-                f"objective {self.training.objective!r} does not fit prior {self.model.prior!r}: an rbm prior trains "
+                f"objective {self.training.objective!r} does not fit prior {prior!r}: an rbm prior trains "
                 "with boltzmann or rolfe, a directed one with joint or marginal"
             )
+        if isinstance(self.model, Convolutional) and self.training.objective == "joint":
+            raise ValueError("a convolutional model trains its Bernoulli units with the marginal objective")
+        if self.estimator is not None:
+            self._estimable(prior)
         if (self.training.objective == "rolfe") != (self.smoothing.name == "spike_exponential"):
             raise ValueError("objective 'rolfe' and smoothing 'spike_exponential' go together")
-        if self.training.importance_samples > 1 and self.training.objective != "marginal":
-            raise ValueError("importance_samples above 1 needs the marginal objective")
+        if self.training.importance_samples > 1 and (
+            self.training.objective != "marginal" or isinstance(self.model, Convolutional)
+        ):
+            raise ValueError("importance_samples above 1 needs a feed-forward model and the marginal objective")
         return self
+
+    def _estimable(self, prior: str) -> None:
+        """Refuse what an estimator cannot do before anything is trained."""
+        from dvaepp.estimators import MEMBERS
+
+        assert self.estimator is not None
+        if isinstance(self.model, Convolutional):
+            raise ValueError("gradient estimators train feed-forward models; a convolutional one needs a smoothing")
+        MEMBERS[self.estimator.name].check(prior)
+        if prior != "directed":
+            raise ValueError("gradient estimators train directed priors here: the chains of an RBM need a smoothing")
+        if self.smoothing.name != "binary" or self.training.objective != "joint":
+            raise ValueError("with an estimator the units are binary: smoothing.name=binary, training.objective=joint")
+        if self.training.importance_samples > 1 or self.training.kl_warmup > 0:
+            raise ValueError("an estimator takes no importance_samples and no kl_warmup; vimco has num_samples")

@@ -6,7 +6,7 @@ on kernels. β was cross-validated over {5, 6, 8, 10}; our defaults are the valu
 
 from typing import Literal
 
-from dvaepp.recipes.schema import Chains, Data, Decay, Model, Optimizer, Recipe, Smoothing, Training
+from dvaepp.recipes.schema import Chains, Data, Decay, FeedForward, Optimizer, Recipe, Smoothing, Training
 
 # by (data set is MNIST, layers, linear)
 EXPONENTIAL_BETA = {(True, 1, True): 12.0, (True, 1, False): 14.0, (False, 1, True): 14.0, (False, 1, False): 12.0}
@@ -31,7 +31,7 @@ def _recipe(
     return Recipe(
         name=name,
         data=Data(name=dataset),
-        model=Model(
+        model=FeedForward(
             groups=(200,) * layers,
             hidden=() if linear else (200, 200),
             prior="rbm" if objective in ("boltzmann", "rolfe") else "directed",

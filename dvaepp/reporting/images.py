@@ -10,18 +10,24 @@ from torch import Tensor
 GAP = 2
 
 
-def save_grid(images: Tensor, columns: int, out: Path, zoom: int = 2) -> None:
-    """Write images (n, channels, height, width) in [0, 1], `columns` to a row, on a grey ground."""
+def grid(images: Tensor, columns: int) -> np.ndarray:
+    """Images (n, channels, height, width), `columns` to a row, on a grey ground: grey in [0, 1], colour in [-1, 1]."""
     n, channels, height, width = images.shape
     rows = -(-n // columns)
     sheet = np.full((rows * (height + GAP) + GAP, columns * (width + GAP) + GAP, channels), 128, dtype=np.uint8)
-    pixels = (images.clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).cpu().numpy()
+    shown = images if channels == 1 else (images + 1) / 2
+    pixels = (shown.clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).cpu().numpy()
     for index, image in enumerate(pixels):
         top, left = (
             GAP + place * (size + GAP) for place, size in zip(divmod(index, columns), (height, width), strict=True)
         )
         sheet[top : top + height, left : left + width] = image
-    picture = Image.fromarray(sheet[..., 0] if channels == 1 else sheet)
+    return sheet[..., 0] if channels == 1 else sheet
+
+
+def save_grid(images: Tensor, columns: int, out: Path, zoom: int = 2) -> None:
+    """Write a grid of images as PNG, whole or not at all."""
+    picture = Image.fromarray(grid(images, columns))
     picture = picture.resize((picture.width * zoom, picture.height * zoom), Image.Resampling.NEAREST)
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(f".{out.name}.{os.getpid()}.partial")

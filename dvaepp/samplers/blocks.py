@@ -14,6 +14,8 @@ from torch import Tensor
 from dvaepp.priors.base import BoltzmannPrior
 from dvaepp.samplers.noise import Noise
 
+MAX_SOURCES = 256  # the limit of the compiled sweeps: beyond, their tables leave the nearest cache
+
 
 class Block(NamedTuple):
     """A conditional of the prior: `target` is drawn from the field that `source` exerts through `weight`."""
@@ -80,6 +82,21 @@ class BlockGibbs:
         for block in self.blocks:
             torch.mm(block.source, block.weight, out=block.acc)
             noise.threshold_(block.acc, block.base, block.delta, scale, block.target)
+
+    def run(self, noise: Noise, num_sweeps: int) -> None:
+        """Many sweeps at β = 1: in one call where the compiled kernel takes both sides of an RBM."""
+        if noise.kernel is None or not self._fits_kernel():
+            for _ in range(num_sweeps):
+                self.sweep(noise)
+            return
+        to_right, to_left = self.blocks
+        biases = to_left.base + to_left.delta, to_right.base + to_right.delta
+        matrices = to_left.target, to_right.target, to_right.weight.contiguous()
+        noise.kernel.sweeps(*matrices, *biases, num_sweeps, noise.key, noise.step + 1, noise.threads)
+        noise.step += 2 * num_sweeps
+
+    def _fits_kernel(self) -> bool:
+        return self.order is None and all(block.weight.shape[0] <= MAX_SOURCES for block in self.blocks)
 
     def gap(self) -> Tensor:
         """D(z) = -E(z) - c·z of each chain, (chains,) in float64."""

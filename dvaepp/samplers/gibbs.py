@@ -22,7 +22,5 @@ def gibbs(prior: BoltzmannPrior, z: Tensor, num_sweeps: int, generator: torch.Ge
     prior.check_states(z)
     engine = BlockGibbs(prior, len(z))
     engine.set_states(z)
-    noise = Noise(generator, engine.device)
-    for _ in range(num_sweeps):
-        engine.sweep(noise)
+    engine.run(Noise(generator, engine.device), num_sweeps)
     return engine.states().to(z.dtype)

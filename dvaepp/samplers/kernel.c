@@ -1,10 +1,12 @@
-/* Threshold a block of units in one pass: z = 1[u < sigmoid(logit)] with fused counter-based noise.
+/* Half-sweeps of Gibbs sampling: z = 1[u < sigmoid(logit)] in one pass with fused counter-based noise.
 
    The noise is Philox4x32-10 (Salmon et al., SC 2011): a pure function of a 64-bit key and a 128-bit counter, so a
    number depends on (key, step, chain, unit) alone, never on threads or on how work is cut. Element e = chain * units
    + unit of a step takes output word (e / 16) % 4 of the counter {64-element block, lane, step}. */
 
+#include "fast_exp.h"
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #ifdef __AVX2__
 #include <immintrin.h>
@@ -67,63 +69,176 @@ void dvaepp_words(uint32_t *out, int64_t block, int64_t count, uint64_t key, uin
     }
 }
 
-/* e^x to about 2 ulp, for |x| <= 87; branch-free so that it vectorises. */
-static inline float fast_exp(float x) {
-    x = x < -87.0f ? -87.0f : x > 87.0f ? 87.0f : x;
-    float n = x * 1.44269504f + 12582912.0f; /* round to an integer in the low bits */
-    int32_t bits;
-    memcpy(&bits, &n, 4);
-    n -= 12582912.0f;
-    float r = x - n * 0.693359375f + n * 2.12194440e-4f;
-    float p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
-    int32_t scale = (bits - 0x4B400000 + 127) << 23;
-    float s;
-    memcpy(&s, &scale, 4);
-    return p * s;
-}
-
 static inline float unit(uint32_t word) { return ((float)(int32_t)(word >> 1) + 0.5f) * 0x1p-31f; }
 
-/* z[row, :] = 1[u < sigmoid(base + scale[row] * (acc[row, :] + delta))]; a null scale means 1. */
+typedef struct {
+    const float *base, *delta, *scale; /* logit = base + scale[row] * (acc + delta); a null scale means 1 */
+    int64_t units;
+    uint64_t key, step;
+} rule;
+
+/* z[row, :] = 1[u < sigmoid(logit)] for the given rows. */
+static void threshold_rows(const rule *rule, const float *acc, int64_t acc_stride, float *z, int64_t z_stride,
+                           int64_t first, int64_t last) {
+    uint32_t words[BUFFER];
+    int64_t units = rule->units, end = last * units;
+    for (int64_t start = first * units; start < end;) {
+        int64_t block = start / BLOCK;
+        int64_t stop = (block + BUFFER / BLOCK) * BLOCK;
+        stop = stop < end ? stop : end;
+        dvaepp_words(words, block, (stop + BLOCK - 1) / BLOCK - block, rule->key, rule->step);
+        const uint32_t *w = words - block * BLOCK;
+        for (int64_t e = start; e < stop;) {
+            int64_t r = e / units, u = e - r * units;
+            int64_t n = units - u < stop - e ? units - u : stop - e;
+            const float *a = acc + r * acc_stride + u, *b = rule->base + u, *d = rule->delta + u;
+            const uint32_t *v = w + e;
+            float *out = z + r * z_stride + u;
+            float s = rule->scale ? rule->scale[r] : 1.0f;
+            for (int64_t i = 0; i < n; i++) {
+                float logit = b[i] + s * (a[i] + d[i]);
+                out[i] = unit(v[i]) * (1.0f + fast_exp(-logit)) < 1.0f ? 1.0f : 0.0f;
+            }
+            e += n;
+        }
+        start = stop;
+    }
+}
+
 void dvaepp_threshold(const float *acc, int64_t acc_stride, const float *base, const float *delta, const float *scale,
                       float *z, int64_t z_stride, int64_t rows, int64_t units, uint64_t key, uint64_t step,
                       int threads) {
+    rule rule = {base, delta, scale, units, key, step};
     int64_t chunk = BUFFER / units > 1 ? BUFFER / units - 1 : 1; /* rows whose words fit the buffer */
     int64_t chunks = (rows + chunk - 1) / chunk;
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1 && rows * units >= MIN_PARALLEL)
-    for (int64_t t = 0; t < chunks; t++) {
-        uint32_t words[BUFFER + BLOCK];
-        int64_t first = t * chunk, last = first + chunk < rows ? first + chunk : rows;
-        for (int64_t row = first; row < last; row += chunk) {
-            int64_t element = row * units, end = last * units;
-            /* a row wider than the buffer is taken in pieces */
-            for (int64_t start = element; start < end;) {
-                int64_t block = start / BLOCK;
-                int64_t stop = (block + BUFFER / BLOCK) * BLOCK;
-                stop = stop < end ? stop : end;
-                dvaepp_words(words, block, (stop + BLOCK - 1) / BLOCK - block, key, step);
-                const uint32_t *w = words - block * BLOCK;
-                for (int64_t e = start; e < stop;) {
-                    int64_t r = e / units, u = e - r * units;
-                    int64_t n = units - u < stop - e ? units - u : stop - e;
-                    const float *a = acc + r * acc_stride + u, *b = base + u, *d = delta + u;
-                    const uint32_t *v = w + e;
-                    float *out = z + r * z_stride + u;
-                    float s = scale ? scale[r] : 1.0f;
-                    for (int64_t i = 0; i < n; i++) {
-                        float logit = b[i] + s * (a[i] + d[i]);
-                        out[i] = unit(v[i]) * (1.0f + fast_exp(-logit)) < 1.0f ? 1.0f : 0.0f;
-                    }
-                    e += n;
-                }
-                start = stop;
+    for (int64_t t = 0; t < chunks; t++)
+        threshold_rows(&rule, acc, acc_stride, z, z_stride, t * chunk, t * chunk + chunk < rows ? t * chunk + chunk : rows);
+}
+
+/* Whole sweeps of an RBM. Its units are binary, so the product z @ W is a sum of rows of W, and the rows of three units
+   have only eight sums: with these in a table a third of the additions of a matrix product remain, and no
+   multiplication. A strip of 16 columns of the table stays in the nearest cache while every chain reads it. Chains never
+   meet, so each thread takes its own through all sweeps. */
+
+#define COLUMNS LANES
+#define SUMS 8
+#define MAX_GROUPS 86
+#define TILE 8 /* chains at once: their sums hide each other's latency */
+
+typedef float strip __attribute__((vector_size(4 * COLUMNS)));
+
+typedef struct {
+    int64_t sources, targets, groups, strips; /* group g holds the source units g, g + groups, g + 2 groups */
+    strip *sums;                              /* [strips][groups][SUMS] */
+    const float *bias;
+} table;
+
+static int64_t over(int64_t n, int64_t d) { return (n + d - 1) / d; }
+
+/* W(source i, target j) = weight[i * source_stride + j * target_stride] */
+static int build(table *t, const float *weight, int64_t source_stride, int64_t target_stride, const float *bias,
+                 int64_t sources, int64_t targets) {
+    *t = (table){sources, targets, over(sources, 3), over(targets, COLUMNS), 0, bias};
+    t->sums = aligned_alloc(sizeof(strip), t->strips * t->groups * SUMS * sizeof(strip));
+    if (!t->sums) return 0;
+    for (int64_t c = 0; c < t->strips; c++)
+        for (int64_t g = 0; g < t->groups; g++) {
+            float row[3][COLUMNS] = {{0}}, *sums = (float *)&t->sums[(c * t->groups + g) * SUMS];
+            int64_t n = targets - c * COLUMNS < COLUMNS ? targets - c * COLUMNS : COLUMNS;
+            for (int k = 0; k < 3 && g + k * t->groups < sources; k++) {
+                const float *w = weight + (g + k * t->groups) * source_stride + c * COLUMNS * target_stride;
+                for (int64_t j = 0; j < n; j++) row[k][j] = w[j * target_stride];
             }
+            for (int s = 0; s < SUMS; s++)
+                for (int j = 0; j < COLUMNS; j++)
+                    sums[s * COLUMNS + j] = (s & 1) * row[0][j] + (s >> 1 & 1) * row[1][j] + (s >> 2) * row[2][j];
         }
+    return 1;
+}
+
+/* Where each chain's groups find their sums, in bytes from the group's first: at[tile][group][chain of the tile]. */
+static void offsets(const table *t, const float *z, uint16_t *at, int64_t chains) {
+    uint16_t row[TILE][MAX_GROUPS];
+    int64_t groups = t->groups;
+    for (int64_t c = 0; c < chains; c += TILE, at += TILE * groups) {
+        for (int k = 0; k < TILE; k++, z += 3 * groups)
+            for (int64_t g = 0; g < groups; g++)
+                row[k][g] = sizeof(strip) * (uint16_t)(int32_t)(z[g] + 2.0f * z[g + groups] + 4.0f * z[g + 2 * groups]);
+        for (int64_t g = 0; g < groups; g++)
+            for (int k = 0; k < TILE; k++) at[g * TILE + k] = row[k][g];
     }
+}
+
+/* acc = z @ W for a multiple of TILE chains. */
+static void fields(const table *t, const uint16_t *at, float *acc, int64_t chains) {
+    int64_t groups = t->groups, width = t->strips * COLUMNS;
+    for (int64_t c = 0; c < t->strips; c++)
+        for (int64_t r = 0; r < chains; r += TILE) {
+            strip sum[TILE] = {{0}};
+            const uint16_t *o = at + r * groups;
+            const char *entry = (const char *)(t->sums + c * groups * SUMS);
+            for (int64_t g = 0; g < groups; g++, o += TILE, entry += SUMS * sizeof(strip))
+                for (int k = 0; k < TILE; k += 4) { /* loading is the limit: four offsets by one load */
+                    uint64_t four = o[k] | (uint64_t)o[k + 1] << 16 | (uint64_t)o[k + 2] << 32 | (uint64_t)o[k + 3] << 48;
+                    for (int i = 0; i < 4; i++)
+                        sum[k + i] += *(const strip *)(entry + (four >> 16 * i & 0xFFFF));
+                }
+            for (int k = 0; k < TILE; k++) memcpy(acc + (r + k) * width + c * COLUMNS, &sum[k], sizeof(strip));
+        }
+}
+
+static void copy_rows(float *to, int64_t to_stride, const float *from, int64_t from_stride, int64_t rows, int64_t n) {
+    for (int64_t r = 0; r < rows; r++) memcpy(to + r * to_stride, from + r * from_stride, n * sizeof(float));
+}
+
+/* Chains first .. first + chains, all sweeps; tables[s] leads to side s. Returns 0 if memory is short. */
+static int sweep_chains(const table tables[2], float *const z[2], int64_t first, int64_t chains, int64_t sweeps,
+                        uint64_t key, uint64_t step, const float *zeros) {
+    int64_t padded = over(chains, TILE) * TILE, stride[2], width[2];
+    for (int s = 0; s < 2; s++) stride[s] = 3 * tables[1 - s].groups, width[s] = tables[s].strips * COLUMNS;
+    float *side[2] = {calloc(padded * stride[0], sizeof(float)), calloc(padded * stride[1], sizeof(float))};
+    int64_t widest = width[0] > width[1] ? width[0] : width[1], groups = stride[0] > stride[1] ? stride[0] : stride[1];
+    float *acc = malloc(padded * widest * sizeof(float));
+    uint16_t *at = malloc(padded * groups / 3 * sizeof(uint16_t));
+    int fine = side[0] && side[1] && acc && at;
+    if (fine) {
+        copy_rows(side[0], stride[0], z[0] + first * tables[0].targets, tables[0].targets, chains, tables[0].targets);
+        for (int64_t half = 0; half < 2 * sweeps; half++) {
+            int s = 1 - half % 2; /* side 1 is drawn first, given side 0 */
+            const table *t = &tables[s];
+            rule rule = {t->bias, zeros, 0, t->targets, key, step + half};
+            offsets(t, side[1 - s], at, padded);
+            fields(t, at, acc, padded);
+            /* rows are counted from the first chain of all: the noise of a chain is its own */
+            threshold_rows(&rule, acc - first * width[s], width[s], side[s] - first * stride[s], stride[s], first,
+                           first + chains);
+        }
+        for (int s = 0; s < 2; s++)
+            copy_rows(z[s] + first * tables[s].targets, tables[s].targets, side[s], stride[s], chains,
+                      tables[s].targets);
+    }
+    free(side[0]), free(side[1]), free(acc), free(at);
+    return fine;
+}
+
+/* left (chains, num_left) and right (chains, num_right) in place; weight (num_left, num_right). Half-sweeps take the
+   steps `step`, `step` + 1, ... Returns 0, and leaves the chains in doubt, if memory is short. */
+int dvaepp_sweeps(float *left, float *right, const float *weight, const float *bias_left, const float *bias_right,
+                  int64_t chains, int64_t num_left, int64_t num_right, int64_t sweeps, uint64_t key, uint64_t step,
+                  int threads) {
+    table tables[2] = {{0}};
+    float *const z[2] = {left, right};
+    float *zeros = calloc(num_left > num_right ? num_left : num_right, sizeof(float));
+    int fine = zeros && build(&tables[0], weight, 1, num_right, bias_left, num_right, num_left) &&
+               build(&tables[1], weight, num_right, 1, bias_right, num_left, num_right);
+    int64_t share = over(over(chains, threads), TILE) * TILE;
+    if (fine) {
+#pragma omp parallel for num_threads(threads) schedule(static, 1) reduction(&& : fine) if (threads > 1)
+        for (int64_t first = 0; first < chains; first += share)
+            fine = fine && sweep_chains(tables, z, first, first + share < chains ? share : chains - first, sweeps, key,
+                                        step, zeros);
+    }
+    free(tables[0].sums), free(tables[1].sums), free(zeros);
+    return fine;
 }

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dvaepp.evaluation.importance import log_likelihood
+from dvaepp import numerics
+from dvaepp.evaluation.importance import _LogWeights, log_likelihood, streamed_log_mean
 from dvaepp.models.feedforward import FeedForward
 from dvaepp.smoothing import Exponential
 
@@ -96,3 +97,45 @@ def test_smoothed_model_tends_to_the_binary_limit() -> None:
 def test_bad_number_of_samples_is_named() -> None:
     with pytest.raises(ValueError, match="num_samples must be at least 1, got 0"):
         log_likelihood(_model("rbm"), _images(), 0)
+
+
+def test_streamed_mean_is_the_mean_of_all_weights() -> None:
+    """Whatever the blocks, and without overflow at weights far outside float64's exponent."""
+    log_w = 500 * torch.randn(23, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    log_w[:, 3] = -torch.inf
+    exact = torch.logsumexp(log_w, 0) - math.log(23)
+    for per_block in (1, 8, 23, 100):
+        rest = iter(log_w)
+        value = streamed_log_mean(lambda k, rest=rest: torch.stack([next(rest) for _ in range(k)]), 23, per_block)
+        assert next(rest, None) is None
+        torch.testing.assert_close(value, exact)
+
+
+@pytest.mark.parametrize("prior", ["rbm", "directed"])
+@pytest.mark.parametrize("centered_code", [True, False])
+def test_weights_equal_the_model_s_own_terms(prior: str, centered_code: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """p(x|z) p(z) / q(z|x) by the model's public methods on the same samples; with and without compiled code."""
+    model, x = _model(prior), _images()
+    model.centered_code = centered_code
+    weights = _LogWeights(model, x, None, torch.Generator().manual_seed(0))
+    drawn: list[Tensor] = []
+    monkeypatch.setattr(
+        weights, "_log_prior", lambda z, zeta: drawn.append(z) or _LogWeights._log_prior(weights, z, zeta)
+    )
+    with torch.no_grad():
+        log_w = weights.draw(20)
+        z = list(drawn[0].split(model.group_sizes, -1))
+        images = x.repeat(20, 1)
+        centered = images - model.train_mean
+        expected = model.log_likelihood(images, z)
+        for a, net in enumerate(model.encoders):
+            expected -= numerics.bernoulli_log_prob(z[a], net(centered, *z[:a]))
+        if model.prior is not None:
+            expected -= model.prior.energy(drawn[0])
+        else:
+            for s, p in zip(z, model.prior_logits(z), strict=True):
+                expected += numerics.bernoulli_log_prob(s, p.expand_as(s))
+    torch.testing.assert_close(log_w, expected.view(20, len(x)), rtol=1e-5, atol=1e-5)
+    monkeypatch.setattr(numerics, "_log_prob_kernel", lambda: None)
+    values = log_likelihood(model, x, 20, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(values, streamed_log_mean(lambda k: log_w, 20, 20), rtol=1e-5, atol=1e-5)

@@ -10,8 +10,13 @@ import pytest
 import torch
 from scipy.stats import chi2, norm
 
+from dvaepp import compiled
+from dvaepp.priors import RBM
+from dvaepp.samplers import gibbs
 from dvaepp.samplers import kernel as kernel_module
+from dvaepp.samplers.blocks import BlockGibbs
 from dvaepp.samplers.kernel import Kernel
+from dvaepp.samplers.noise import Noise
 
 RATE = 1e-6  # failure rate of each statistical assertion under a perfect generator
 
@@ -124,12 +129,45 @@ def test_certain_units_are_certain(kernel: Kernel) -> None:
     assert out.mean(0).tolist() == [1, 0, 1, 0]
 
 
+@pytest.mark.parametrize("left, right, chains", [(1, 1, 1), (3, 7, 5), (16, 64, 8), (33, 17, 20), (256, 200, 100)])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_whole_sweeps_equal_products_and_thresholds(
+    kernel: Kernel, left: int, right: int, chains: int, threads: int
+) -> None:
+    """Couplings of few bits make every sum exact, so the chains agree bit for bit."""
+    g = torch.Generator().manual_seed(left)
+    prior = RBM(left, right)
+    with torch.no_grad():
+        for parameter in prior.parameters():
+            parameter.copy_(torch.randint(-64, 65, parameter.shape, generator=g) / 128)
+    engine = BlockGibbs(prior, chains)
+    z = (torch.rand(chains, left + right, generator=g) < 0.5).float()
+    ends = []
+    for whole in (True, False):
+        noise = Noise(torch.Generator().manual_seed(1), engine.device)
+        noise.threads = threads
+        engine.set_states(z)
+        if whole:
+            engine.run(noise, 3)
+            engine.run(noise, 2)
+        else:
+            for _ in range(5):
+                engine.sweep(noise)
+        ends.append((engine.states(), noise.step))
+    assert torch.equal(ends[0][0], ends[1][0]) and ends[0][1] == ends[1][1] == 10
+
+
+def test_sides_too_wide_for_the_kernel_run_by_products(kernel: Kernel) -> None:
+    z = gibbs(RBM(300, 2), torch.zeros(50, 302), 2)
+    assert 0.4 < z.mean() < 0.6
+
+
 def test_cache_that_others_can_write_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "dvaepp" / "kernels").mkdir(parents=True)
     (tmp_path / "dvaepp" / "kernels").chmod(0o777)
     with pytest.raises(OSError, match="can be written by others; chmod 700"):
-        kernel_module._cache()
+        compiled._cache()
 
 
 @pytest.mark.parametrize("environment", [{"DVAEPP_KERNEL": "off"}, {"PATH": "/nonexistent", "CC": "nosuch"}])

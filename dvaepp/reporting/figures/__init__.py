@@ -15,7 +15,10 @@ from dvaepp.errors import UsageError
 def save(name: str, out: Path, device: str = "cpu") -> None:
     """Draw figure `name` and write it to `out`; the ending chooses the format."""
     module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
-    figure: Figure = module.draw(device)
+    write(module.draw(device), out)
+
+
+def write(figure: Figure, out: Path) -> None:
     formats = figure.canvas.get_supported_filetypes()
     ending = out.suffix.lstrip(".").lower()
     if ending not in formats:

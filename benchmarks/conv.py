@@ -1,0 +1,214 @@
+"""A training step of the OMNIGLOT DVAE++, batch 100: ours beside plain eager code and beside the products' limit.
+
+The plain one is the same architecture as one writes it first: every network of a local group on its own concatenation,
+library convolutions in the default layout, torch's AdaMax. The limit is the plain step's convolutions and products,
+counted by torch, at the rate of a large matrix product measured in the same run.
+"""
+
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, elu, pad
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks.timing import seconds
+from dvaepp import recipes
+from dvaepp.networks.residual import parse
+from dvaepp.objectives import boltzmann_kl
+from dvaepp.priors import RBM
+from dvaepp.recipes.schema import Convolutional
+from dvaepp.samplers import pcd
+from dvaepp.smoothing import Exponential
+from dvaepp.training.loop import update
+from dvaepp.training.state import State, build_model, build_optimizer
+
+BATCH, CHAINS = 100, 100
+
+
+def run() -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(0)
+    x = (torch.rand(BATCH, 1, 28, 28, generator=generator) < 0.13).float()
+    ours, plain = OurStep(x), PlainStep(x)
+    with FlopCounterMode(display=False) as counter:
+        plain()
+    work = counter.get_total_flops()
+    rows = []
+    for threads in (1, 2):
+        rate = product_rate(threads)
+        times = seconds({"dvaepp": ours, "plain eager": plain}, threads=threads, rounds=5, turn=0.1)
+        for name, time_ in times.items():
+            rows.append(
+                {
+                    "threads": threads,
+                    "step": name,
+                    "s per step": time_,
+                    "ours is faster by": time_ / times["dvaepp"],
+                    "limit, s": work / rate,
+                    "ratio to limit": time_ * rate / work,
+                }
+            )
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return {
+        "batch": BATCH,
+        "parameters": sum(p.numel() for p in ours.state.model.parameters()),
+        "plain_flops_per_step": work,
+        "rows": rows,
+        "two_threads_over_one": rows[0]["s per step"] / rows[2]["s per step"],
+        "peak_rss_bytes": peak,
+        "where_the_rest_goes": profile(ours),
+    }
+
+
+def product_rate(threads: int) -> float:
+    """FLOP/s of a 1000 x 1000 x 1000 product, the best of some."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        a, out, best = torch.rand(1000, 1000), torch.empty(1000, 1000), 0.0
+        for _ in range(30):
+            start = time.perf_counter()
+            torch.mm(a, a, out=out)
+            best = max(best, 2e9 / (time.perf_counter() - start))
+        return best
+    finally:
+        torch.set_num_threads(before)
+
+
+def profile(step: Any) -> list[dict[str, Any]]:
+    """The operators that take most of a step on one thread, in ms."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with torch.profiler.profile() as found:
+        step()
+    torch.set_num_threads(before)
+    events = sorted(found.key_averages(), key=lambda event: -event.self_cpu_time_total)[:12]
+    return [{"operator": e.key, "calls": e.count, "ms": e.self_cpu_time_total / 1e3} for e in events]
+
+
+class OurStep:
+    """What the training loop does with a batch."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.recipe = recipes.build("table3.rbm", ["dataset=omniglot"])
+        self.x = x
+        model = build_model(self.recipe, torch.full((1, 28, 28), 0.13))
+        assert model.prior is not None
+        generator = torch.Generator().manual_seed(0)
+        chains = pcd.init(model.prior, CHAINS, generator)
+        self.state = State(model, build_optimizer(self.recipe, model), chains, generator, 0)
+
+    def __call__(self) -> None:
+        self.state.model.train()
+        self.state = update(self.recipe, self.state, self.x)[0]._replace(step=1000)
+
+
+class Block(nn.Module):
+    def __init__(self, inputs: int, outputs: int, resize: str = "") -> None:
+        super().__init__()
+        if resize == "u":
+            self.first: nn.Module = nn.ConvTranspose2d(inputs, outputs, 3, 2, 1, output_padding=1)
+            self.skip: nn.Module = nn.ConvTranspose2d(inputs, outputs, 1, 2, output_padding=1)
+        else:
+            stride = 2 if resize == "d" else 1
+            self.first = nn.Conv2d(inputs, outputs, 3, stride, 1)
+            same = inputs == outputs and not resize
+            self.skip = nn.Identity() if same else nn.Conv2d(inputs, outputs, 1, stride)
+        self.second = nn.Conv2d(outputs, outputs, 3, 1, 1)
+        self.squeeze, self.excite = nn.Linear(outputs, outputs // 4), nn.Linear(outputs // 4, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        f = self.second(elu(self.first(elu(x))))
+        scale = torch.sigmoid(self.excite(elu(self.squeeze(f.mean((2, 3))))))
+        out: Tensor = self.skip(x) + f * scale[:, :, None, None]
+        return out
+
+
+def chain(inputs: int, blocks: Sequence[str]) -> nn.Sequential:
+    layers = []
+    for block in blocks:
+        outputs, resize = parse(block)
+        layers.append(Block(inputs, outputs, resize))
+        inputs = outputs
+    return nn.Sequential(*layers)
+
+
+class PlainStep(nn.Module):
+    """The same model and bound, written directly, group after group."""
+
+    def __init__(self, x: Tensor) -> None:
+        super().__init__()
+        self.x = x
+        recipe = recipes.build("table3.rbm", ["dataset=omniglot"])
+        assert isinstance(recipe.model, Convolutional)
+        m = recipe.model
+        c, groups = m.local_channels, m.local_groups
+        self.norms = nn.ModuleList([nn.BatchNorm2d(1), nn.BatchNorm2d(128), nn.BatchNorm2d(512)])
+        self.down1, self.down2 = chain(1, m.down1), chain(128, m.down2)
+        self.heads_z = nn.ModuleList(nn.Linear(512 + 4 * i, 4) for i in range(4))
+        self.upsample = chain(16, m.upsample)
+        self.q = nn.ModuleList(chain(256 + c * j, [*m.posterior, str(2 * c)]) for j in range(groups))
+        self.p = nn.ModuleList(chain(128 + c * j, [*m.prior, str(2 * c)]) for j in range(groups))
+        for net in [*self.q, *self.p]:
+            last = list(net.children())[-1]
+            for part in (last.get_submodule("second"), last.get_submodule("skip")):
+                part.get_parameter("weight").data *= 0.1
+        self.context = chain(128 + c * groups, m.context)
+        widths = [16, 16, 8]
+        self.inputs = nn.ModuleList(chain(1, ["32"]) for _ in widths)
+        self.ups = nn.ModuleList(chain(w + 32, blocks) for w, blocks in zip(widths, m.upsamples, strict=True))
+        self.heads = nn.ModuleList(nn.Conv2d(w, 1, 3, 1, 1) for w in (16, 16, 8, 8))
+        self.rbm = RBM(8, 8)
+        self.chains = pcd.init(self.rbm, CHAINS)
+        self.smoothing = Exponential(8.0, validate_args=False)
+        inside = pad(torch.ones(28, 28), (2, 2, 2, 2))
+        self.masks = []
+        for index, scale in enumerate((4, 8, 16, 32)):
+            mask = inside[:: 32 // scale, :: 32 // scale].clone()
+            if index:
+                mask[::2, ::2] = 0
+            self.masks.append(mask)
+        self.optimizer = torch.optim.Adamax(self.parameters(), 1e-3)
+
+    def forward(self) -> None:
+        x = pad(self.x, (2, 2, 2, 2))
+        features = self.norms[1](self.down1(self.norms[0](x)))
+        top = self.norms[2](self.down2(features)).flatten(1)
+        logits: list[Tensor] = []
+        zeta: list[Tensor] = []
+        for head in self.heads_z:
+            logits.append(head(torch.cat([top, *zeta], 1)))
+            zeta.append(self.smoothing.sample(logits[-1], torch.rand_like(logits[-1])))
+        up = self.upsample(torch.cat(zeta, 1)[:, :, None, None])
+        h: list[Tensor] = []
+        kl = []
+        for q_net, p_net in zip(self.q, self.p, strict=True):
+            q_mean, q_log_sd = (5 * torch.tanh(q_net(torch.cat([features, up, *h], 1)) / 5)).chunk(2, 1)
+            p_mean, p_log_sd = (5 * torch.tanh(p_net(torch.cat([up, *h], 1)) / 5)).chunk(2, 1)
+            h.append(q_mean + q_log_sd.exp() * torch.randn_like(q_mean))
+            gap = ((2 * q_log_sd).exp() + (q_mean - p_mean) ** 2) / (2 * p_log_sd).exp()
+            kl.append((p_log_sd - q_log_sd + 0.5 * (gap - 1)).flatten(1).sum(1))
+        self.chains = pcd.step(self.rbm, self.chains, None, 40)
+        kl.append(boltzmann_kl(self.rbm, logits, zeta, self.smoothing, self.rbm.log_z_surrogate(self.chains.z)))
+        log_likelihood = self.decode(self.context(torch.cat([up, *h], 1)), x)
+        weights = torch.stack([k.mean().detach().clamp_min(0) + 0.1 for k in kl])
+        balanced = torch.stack(kl) * (weights / weights.mean())[:, None]
+        loss = -(log_likelihood - 0.5 * balanced.sum(0)).mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+    def decode(self, features: Tensor, x: Tensor) -> Tensor:
+        total = x.new_zeros(len(x))
+        for index, scale in enumerate((4, 8, 16, 32)):
+            here = x[..., :: 32 // scale, :: 32 // scale]
+            logits = self.heads[index](elu(features))
+            log_prob = -binary_cross_entropy_with_logits(logits, here, reduction="none").squeeze(1)
+            total = total + (log_prob * self.masks[index]).flatten(1).sum(1)
+            if index < 3:
+                features = self.ups[index](torch.cat([features, self.inputs[index](here)], 1))
+        return total

@@ -1,0 +1,46 @@
+"""Input-dependent baselines C_a(x, z_<a), one network per layer (Mnih & Gregor 2014)."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from dvaepp.estimators.draws import Layer
+from dvaepp.numerics import Evaluation
+
+
+class Mlp(nn.Module):
+    """features -> hidden tanh -> 1; the output weights start at zero, so that it starts as the constant 0."""
+
+    def __init__(self, num_inputs: int, hidden: int, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        first = torch.empty(hidden, num_inputs).normal_(0, 1 / math.sqrt(num_inputs), generator=generator)
+        self.weight_in, self.bias_in = nn.Parameter(first), nn.Parameter(torch.zeros(hidden))
+        self.weight_out, self.bias_out = nn.Parameter(torch.zeros(hidden)), nn.Parameter(torch.zeros(()))
+
+    def forward(self, features: Tensor) -> Tensor:
+        hidden = torch.tanh(nn.functional.linear(features, self.weight_in, self.bias_in))
+        return hidden @ self.weight_out + self.bias_out
+
+    def with_slope(self, features: Tensor, num_last: int) -> Evaluation:
+        """The output and its derivative in the last features, both differentiable: no graph of a graph is built."""
+        hidden = torch.tanh(nn.functional.linear(features, self.weight_in, self.bias_in))
+        slope = ((1 - hidden * hidden) * self.weight_out) @ self.weight_in[:, -num_last:]
+        return Evaluation(hidden @ self.weight_out + self.bias_out, slope)
+
+
+class Baselines(nn.Module):
+    """One `Mlp` per layer on x and the earlier layers' z: what is known before z_a is drawn."""
+
+    def __init__(
+        self, layer_sizes: Sequence[int], context_size: int, hidden: int, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        before = [sum(layer_sizes[:a]) for a in range(len(layer_sizes))]
+        self.networks = nn.ModuleList(Mlp(context_size + n, hidden, generator) for n in before)
+
+    def forward(self, context: Tensor, layers: Sequence[Layer]) -> Tensor:
+        """(layers, batch)."""
+        seen = [context, *(layer.z for layer in layers)]
+        return torch.stack([net(torch.cat(seen[: a + 1], -1)) for a, net in enumerate(self.networks)])

@@ -1,0 +1,67 @@
+"""NVIL: the score function with learned baselines (Mnih & Gregor 2014; Sec. 1.1, Table 1).
+
+    g_a = (f_a(z) - C_a(x, z_<a) - c_a) (z_a - μ_a) / s_a,   f_a(z) = log p(x, z) - Σ_{b>=a} log q(z_b|x, z_<b)
+
+C is a network fitted to the signal by least squares, c and v running averages of its mean and variance, and s_a = 1 or,
+with `normalize`, max(1, √v_a). The authors update c and v with the batch they then apply to, which correlates them with
+z; here the averages of earlier batches apply, and the estimate is exactly unbiased. Dividing by s rescales q's
+gradient against that of p: its direction within a layer stays, but the sum is no longer the bound's gradient, hence off
+by default. The first batch sets c and v outright, since a start at 0 would be hundreds of nats off for 30 steps.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dvaepp.estimators.base import Estimate, Estimator, Target
+from dvaepp.estimators.baseline import Baselines
+from dvaepp.estimators.draws import draw, log_q_from, surrogate
+
+
+class NVIL(Estimator):
+    """The score function with an input-dependent baseline and a running mean per layer."""
+
+    unbiased = True
+    running_mean: Tensor
+    running_variance: Tensor
+    is_fresh: Tensor
+
+    def __init__(
+        self,
+        layer_sizes: Sequence[int],
+        context_size: int,
+        *,
+        hidden: int = 100,  # Mnih & Gregor, as in the REBAR code
+        decay: float = 0.8,  # Mnih & Gregor
+        normalize: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(layer_sizes, context_size)
+        self.baselines = Baselines(layer_sizes, context_size, hidden, generator)
+        self.decay, self.normalize = decay, normalize
+        for name in ("running_mean", "running_variance"):
+            self.register_buffer(name, torch.zeros(len(layer_sizes)))
+        self.register_buffer("is_fresh", torch.ones(()))
+
+    def estimate(self, target: Target, generator: torch.Generator | None) -> Estimate:
+        self.check_target(target)
+        layers = draw(target, generator)
+        log_joint = target.log_joint([layer.z for layer in layers])
+        signal = log_joint.detach() - torch.stack(log_q_from(layers))
+        residual = signal - self.running_mean[:, None] - self.baselines(target.context, layers)
+        weight = residual.detach()
+        if self.normalize:
+            weight = weight / self.running_variance.sqrt().clamp_min(1)[:, None]
+        gradients = [w[:, None] * layer.score for w, layer in zip(weight, layers, strict=True)]
+        if self.training:
+            self._follow(residual.detach() + self.running_mean[:, None])
+        return Estimate(surrogate(log_joint, layers, gradients), signal[0], residual.square().sum(0).mean())
+
+    @torch.no_grad()
+    def _follow(self, signal: Tensor) -> None:
+        """Move c and v towards the mean and variance of the signal that the network leaves."""
+        step = torch.maximum(self.is_fresh, torch.full_like(self.is_fresh, 1 - self.decay))
+        self.running_variance.lerp_(signal.var(1, correction=0), step)
+        self.running_mean.lerp_(signal.mean(1), step)
+        self.is_fresh.zero_()

@@ -1,0 +1,137 @@
+"""p(x|ζ, h): factorial at full resolution, or scale by scale (Sec. 6.1, App. G.1).
+
+    p(x|ζ, h) = p(x₀|ζ, h) Π_i p(x_i|ζ, h, x_<i)
+
+Scale i holds every s_i-th pixel of the padded image in both directions. Pixels that a coarser scale has given are not
+generated again, so the scales partition the image; padding is fed as 0 and never scored.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import elu, pad
+
+from dvaepp.models.likelihoods import Likelihood
+from dvaepp.networks.residual import Conv, factor, parse, residual
+
+
+class Canvas:
+    """A square of `size` pixels with the image in its middle, and the scales it is generated at."""
+
+    def __init__(self, height: int, width: int, size: int, num_scales: int) -> None:
+        self.size, self.scales = size, [size >> i for i in reversed(range(num_scales))]
+        top, left = (size - height) // 2, (size - width) // 2
+        self.margins = (left, size - width - left, top, size - height - top)
+        self.rows, self.columns = slice(top, top + height), slice(left, left + width)
+
+    def pad(self, x: Tensor) -> Tensor:
+        return pad(x, self.margins)
+
+    def crop(self, x: Tensor) -> Tensor:
+        return x[..., self.rows, self.columns]
+
+    def at(self, x: Tensor, scale: int) -> Tensor:
+        """The pixels of a padded image that a scale holds."""
+        step = self.size // scale
+        return x[..., ::step, ::step]
+
+    def new(self, index: int) -> Tensor:
+        """Which pixels of scale number `index` are scored there: not padding, not given by a coarser scale."""
+        inside = torch.zeros(self.size, self.size, dtype=torch.bool)
+        inside[self.rows, self.columns] = True
+        mask = self.at(inside, self.scales[index]).clone()
+        if index > 0:
+            mask[::2, ::2] = False
+        return mask
+
+    def owner(self) -> Tensor:
+        """For each pixel of the image the number of the scale that generates it (Fig. 8), (height, width)."""
+        owner = torch.full((self.size, self.size), -1)
+        for index, scale in enumerate(self.scales):
+            step = self.size // scale
+            at_scale = owner[::step, ::step]
+            at_scale[self.new(index)] = index
+        return self.crop(owner)
+
+
+class Decoder(nn.Module):
+    """Networks of the paper's Table 4: context, upsample 1 ..., one output convolution per scale, input nets.
+
+    An unconditional decoder has no input nets and a single output convolution at full resolution.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        resolution: int,
+        canvas: Canvas,
+        likelihood: Likelihood,
+        context: Sequence[str],
+        upsamples: Sequence[Sequence[str]],
+        input_filters: int,
+        conditional: bool,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.canvas, self.likelihood, self.conditional = canvas, likelihood, conditional
+        self.context = residual(inputs, context, generator)
+        self.upsamples, self.inputs, self.heads = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
+        width, size = parse(context[-1])[0], round(resolution * factor(context))
+        for index, scale in enumerate(canvas.scales):
+            if index > 0:
+                self.upsamples.append(residual(width, upsamples[index - 1], generator))
+                width = parse(upsamples[index - 1][-1])[0]
+                size = round(size * factor(upsamples[index - 1]))
+            last = scale == canvas.size
+            if conditional or last:
+                # the coarsest scale may lie below the map it is read from: a stride-2 convolution
+                resize = "d" if size == 2 * scale else ""
+                self.heads.append(Conv(width, likelihood.outputs, 3, resize, generator))
+            if conditional and not last:
+                resize = "u" if size == 2 * scale else ""
+                self.inputs.append(residual(likelihood.channels, [f"{input_filters}{resize}"], generator))
+                width += input_filters
+
+    def forward(self, features: Tensor, x: Tensor) -> Tensor:
+        """log p(x|ζ, h) of padded images, (rows,)."""
+        features = self.context(features)
+        if not self.conditional:
+            parameters = self.canvas.crop(self._last(features))
+            return self.likelihood.log_prob(parameters, self.canvas.crop(x)).flatten(1).sum(1)
+        total = x.new_zeros(len(x))
+        for index, scale in enumerate(self.canvas.scales):
+            features = self.upsamples[index - 1](features) if index > 0 else features
+            here = self.canvas.at(x, scale)
+            log_prob = self.likelihood.log_prob(self.heads[index](elu(features)), here)
+            total = total + (log_prob * self.canvas.new(index).to(log_prob)).flatten(1).sum(1)
+            if scale != self.canvas.size:
+                features = torch.cat([features, self.inputs[index](here)], 1)
+        return total
+
+    def _last(self, features: Tensor) -> Tensor:
+        for upsample in self.upsamples:
+            features = upsample(features)
+        parameters: Tensor = self.heads[-1](elu(features))
+        return parameters
+
+    def generate(self, features: Tensor, generator: torch.Generator | None, mean: bool = True) -> Tensor:
+        """Images (rows, channels, height, width): a sample, or each pixel's mean given sampled coarser scales."""
+        features = self.context(features)
+        if not self.conditional:
+            parameters = self._last(features)
+            image = self.likelihood.mean(parameters) if mean else self.likelihood.sample(parameters, generator)
+            return self.canvas.crop(image)
+        shape = (len(features), self.likelihood.channels, self.canvas.size, self.canvas.size)
+        drawn, shown = features.new_zeros(shape), features.new_zeros(shape)
+        for index, scale in enumerate(self.canvas.scales):
+            features = self.upsamples[index - 1](features) if index > 0 else features
+            parameters = self.heads[index](elu(features))
+            new = self.canvas.new(index).to(features)
+            here, seen = self.canvas.at(drawn, scale), self.canvas.at(shown, scale)  # views
+            sample = self.likelihood.sample(parameters, generator)
+            here += new * sample
+            seen += new * (self.likelihood.mean(parameters) if mean else sample)
+            if scale != self.canvas.size:
+                features = torch.cat([features, self.inputs[index](here.contiguous())], 1)
+        return self.canvas.crop(shown)

@@ -1,0 +1,242 @@
+"""DVAE++ (Sec. 6, App. G): global units z behind an RBM, groups of local convolutional units h, an image decoder.
+
+    p(z, ζ, h, x) = p(z) Π r(ζ|z) Π_j p(h_j|h_<j, ζ) p(x|ζ, h)
+    q(z, ζ, h|x)  = Π_a q(z_a|x, ζ_<a) r(ζ_a|z_a) Π_j q(h_j|x, ζ, h_<j)
+
+`top_down` walks through the latents once and asks a source for each: the posterior in training and evaluation, the
+prior in generation.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from dvaepp.errors import UsageError
+from dvaepp.models.decoder import Canvas, Decoder
+from dvaepp.models.latents import LATENTS, Drawn, Latent
+from dvaepp.models.likelihoods import LIKELIHOODS
+from dvaepp.models.local import LocalNetworks, Share
+from dvaepp.models.noise import Noise
+from dvaepp.networks.residual import factor, parse, residual
+from dvaepp.networks.selu import Selu
+from dvaepp.priors.rbm import RBM
+from dvaepp.smoothing.base import Smoothing
+
+
+class Architecture(NamedTuple):
+    """Blocks of the paper's Table 4, each a number of filters with d or u where it halves or doubles the map.
+
+    `posterior` and `prior` leave out their last block, whose width follows from the local units.
+    """
+
+    down1: Sequence[str]
+    down2: Sequence[str]
+    upsample: Sequence[str]
+    posterior: Sequence[str]
+    prior: Sequence[str]
+    context: Sequence[str]
+    upsamples: Sequence[Sequence[str]]
+    input_filters: int = 32
+    image_size: int = 32
+    dense: Sequence[int] = ()
+
+
+class Encoded(NamedTuple):
+    """What q needs of images: features for the global networks, and the local networks' share of their maps."""
+
+    top: Tensor
+    share: Share
+
+
+class TopDown(NamedTuple):
+    """One pass: the global groups' and the local groups' draws, and ζ scaled up to the local maps."""
+
+    zeta: list[Drawn]
+    up: Tensor
+    h: list[Drawn]
+
+    @property
+    def features(self) -> Tensor:
+        """What the decoder reads."""
+        return torch.cat([self.up, *(group.value for group in self.h)], 1)
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Where a pass takes its latents from."""
+
+    def global_group(self, before: Sequence[Tensor]) -> Drawn: ...
+
+    def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn: ...
+
+
+class DVAE(nn.Module):
+    """`global_kind` "none" puts a learned map in place of ζ scaled up."""
+
+    def __init__(
+        self,
+        image_shape: Sequence[int],
+        architecture: Architecture,
+        *,
+        global_kind: Literal["rbm", "bernoulli", "normal", "none"] = "rbm",
+        global_units: int = 16,
+        global_groups: int = 4,
+        local_kind: Literal["bernoulli", "normal"] = "normal",
+        local_channels: int = 32,
+        local_groups: int = 16,
+        conditional: bool = True,
+        likelihood: Literal["bernoulli", "logistic_mixture"] = "bernoulli",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        a = architecture
+        self.image_shape = tuple(image_shape)
+        self.likelihood = LIKELIHOODS[likelihood]
+        self.global_kind = global_kind
+        self.group_sizes = [] if global_kind == "none" else [global_units // global_groups] * global_groups
+        self.global_latent: Latent = LATENTS["normal" if global_kind == "normal" else "bernoulli"]
+        self.local_latent: Latent = LATENTS[local_kind]
+        channels, height, width = self.image_shape
+        if channels != self.likelihood.channels:
+            raise UsageError(f"a {likelihood} likelihood takes {self.likelihood.channels} channels, got {channels}")
+        if max(height, width) > a.image_size:
+            raise UsageError(
+                f"images of {height} x {width} do not fit this architecture: it takes up to "
+                f"{a.image_size} x {a.image_size}; resize the images"
+            )
+        self.canvas = Canvas(height, width, a.image_size, len(a.upsamples) + 1)
+
+        def chain(inputs: int, blocks: Sequence[str]) -> nn.Sequential:
+            return residual(inputs, blocks, generator)
+
+        self.resolution = round(a.image_size * factor(a.down1))
+        self.local_channels = parse(a.down1[-1])[0]
+        top = parse(a.down2[-1])[0] * round(self.resolution * factor(a.down2)) ** 2
+        self.input_norm = nn.BatchNorm2d(channels)
+        self.down1, self.norm1 = chain(channels, a.down1), nn.BatchNorm2d(self.local_channels)
+        up = parse(a.upsample[-1])[0]
+        self.prior: RBM | None = None
+        if self.group_sizes:
+            self.down2, self.norm2 = chain(self.local_channels, a.down2), nn.BatchNorm2d(parse(a.down2[-1])[0])
+            per_unit = self.global_latent.parameters_per_unit
+            self.encoders = nn.ModuleList(
+                Selu(top + sum(self.group_sizes[:i]), per_unit * size, a.dense, generator=generator)
+                for i, size in enumerate(self.group_sizes)
+            )
+            self.upsample = chain(global_units, a.upsample)
+        else:
+            self.constant = nn.Parameter(torch.zeros(up, self.resolution, self.resolution))
+        if global_kind == "rbm":
+            self.prior = RBM(global_units // 2, global_units - global_units // 2)
+        elif global_kind == "bernoulli":
+            self.prior_parameters = nn.Parameter(torch.zeros(global_units))
+        elif global_kind == "normal":
+            self.register_buffer("prior_parameters", torch.zeros(2 * global_units))
+        last = str(local_channels * self.local_latent.parameters_per_unit)
+        self.q = LocalNetworks(self.local_channels + up, local_channels, local_groups, [*a.posterior, last], generator)
+        self.p = LocalNetworks(up, local_channels, local_groups, [*a.prior, last], generator)
+        self.decoder = Decoder(
+            up + local_groups * local_channels,
+            self.resolution,
+            self.canvas,
+            self.likelihood,
+            a.context,
+            a.upsamples,
+            a.input_filters,
+            conditional,
+            generator,
+        )
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    @property
+    def num_units(self) -> int:
+        return sum(self.group_sizes)
+
+    def encode(self, x: Tensor) -> Encoded:
+        """Of images (rows, channels, height, width)."""
+        features = self.norm1(self.down1(self.input_norm(self.canvas.pad(x)).contiguous(memory_format=NHWC)))
+        top = self.norm2(self.down2(features)).flatten(1) if self.group_sizes else features.flatten(1)
+        return Encoded(top, self.q.share(features))
+
+    def top_down(self, source: Source, rows: int) -> TopDown:
+        zeta: list[Drawn] = []
+        for _ in self.group_sizes:
+            zeta.append(source.global_group([group.value for group in zeta]))
+        up = self.scaled_up([group.value for group in zeta], rows)
+        h: list[Drawn] = []
+        for _ in range(self.q.num_groups):
+            h.append(source.local_group(up, [group.value for group in h]))
+        return TopDown(zeta, up, h)
+
+    def scaled_up(self, zeta: Sequence[Tensor], rows: int) -> Tensor:
+        """ζ at the resolution of the local units, (rows, channels, height, width)."""
+        if not self.group_sizes:
+            return self.constant.expand(rows, -1, -1, -1).contiguous(memory_format=NHWC)
+        up: Tensor = self.upsample(torch.cat(list(zeta), 1)[:, :, None, None].contiguous(memory_format=NHWC))
+        return up
+
+    def local_priors(self, up: Tensor, h: Sequence[Tensor]) -> list[Tensor]:
+        """Parameters of p(h_j|ζ, h_<j) for all j, given all h."""
+        return list(self.p.beside(self.p.share(up), h).chunk(self.p.num_groups, 1))
+
+    def global_priors(self) -> list[Tensor]:
+        """Parameters of factorial global priors, (1, per unit · units) for each group; normal ones are N(0, I)."""
+        per_unit = self.global_latent.parameters_per_unit
+        return [part[None] for part in self.prior_parameters.split([per_unit * size for size in self.group_sizes])]
+
+
+NHWC = torch.channels_last
+
+
+class Posterior:
+    """q(z, ζ, h|x) as a source. `exact` draws z and then ζ, for evaluation; otherwise reparameterised samples."""
+
+    def __init__(
+        self, model: DVAE, encoded: Encoded, noise: Noise, smoothing: Smoothing | None, exact: bool = False
+    ) -> None:
+        self.model, self.encoded, self.noise, self.smoothing, self.exact = model, encoded, noise, smoothing, exact
+        self.global_parameters: list[Tensor] = []
+        self.local_parameters: list[Tensor] = []
+        self._shares: list[Share] | None = None
+
+    def global_group(self, before: Sequence[Tensor]) -> Drawn:
+        network = self.model.encoders[len(before)]
+        self.global_parameters.append(network(torch.cat([self.encoded.top, *before], 1)))
+        return self._draw(self.model.global_latent, self.global_parameters[-1])
+
+    def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn:
+        if self._shares is None:
+            q = self.model.q
+            self._shares = q.split(self.encoded.share.plus(q.share(up, self.model.local_channels)))
+        self.local_parameters.append(self.model.q.one(len(before), self._shares[len(before)], before))
+        return self._draw(self.model.local_latent, self.local_parameters[-1])
+
+    def _draw(self, latent: Latent, parameters: Tensor) -> Drawn:
+        if self.exact:
+            return latent.draw(parameters, self.noise, self.smoothing)
+        assert self.smoothing is not None
+        value = latent.sample(parameters, self.noise, self.smoothing)
+        return Drawn(value, value)
+
+
+class Prior:
+    """p(h|ζ) as a source, after given global values."""
+
+    def __init__(self, model: DVAE, zeta: Sequence[Tensor], noise: Noise, smoothing: Smoothing | None = None) -> None:
+        self.model, self.zeta, self.noise, self.smoothing = model, zeta, noise, smoothing
+        self._shares: list[Share] | None = None
+
+    def global_group(self, before: Sequence[Tensor]) -> Drawn:
+        value = self.zeta[len(before)]
+        return Drawn(value, value)
+
+    def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn:
+        if self._shares is None:
+            self._shares = self.model.p.split(self.model.p.share(up))
+        parameters = self.model.p.one(len(before), self._shares[len(before)], before)
+        return self.model.local_latent.draw(parameters, self.noise, self.smoothing)

@@ -1,0 +1,107 @@
+"""Kinds of latent variable: what a network's outputs mean, how to draw, and what a group costs.
+
+A group's parameters are (rows, channels, ...), its values (rows, units, ...). Training draws reparameterised samples
+and needs the KL given the group's parents: analytic for normal units, the bracket of Eq. 5 at the sample for smoothed
+Bernoulli ones. Evaluation draws z, then ζ ~ r(ζ|z) (ζ = z in the binary limit), and needs log p(z) - log q(z): r
+cancels.
+"""
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from dvaepp.models.noise import Noise
+from dvaepp.smoothing.base import Overlapping, Smoothing
+
+BOUND = 5.0  # means and log-deviations stay in (-5, 5), smoothly
+
+
+class Drawn(NamedTuple):
+    """A group's value as the networks see it, and what an importance weight scores: z for binary units."""
+
+    value: Tensor
+    scored: Tensor
+
+
+class Latent(ABC):
+    parameters_per_unit: int
+
+    @abstractmethod
+    def sample(self, parameters: Tensor, noise: Noise, smoothing: Smoothing) -> Tensor:
+        """A reparameterised sample for training."""
+
+    @abstractmethod
+    def kl(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
+        """KL(q || p) given the parents' sample, (rows,); its mean over samples is the KL."""
+
+    @abstractmethod
+    def draw(self, parameters: Tensor, noise: Noise, smoothing: Smoothing | None) -> Drawn:
+        """An exact draw; `smoothing` None is the binary limit."""
+
+    @abstractmethod
+    def log_prob(self, parameters: Tensor, scored: Tensor) -> Tensor:
+        """log of the density of normal units, of the probability of z for binary ones, (rows,)."""
+
+
+class Normal(Latent):
+    """Channels are means and log standard deviations, each bounded as 5 tanh(v / 5)."""
+
+    parameters_per_unit = 2
+
+    def sample(self, parameters: Tensor, noise: Noise, smoothing: Smoothing) -> Tensor:
+        mean, log_sd = self.moments(parameters)
+        return mean + log_sd.exp() * noise.normal(*mean.shape)
+
+    def kl(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
+        q_mean, q_log_sd = self.moments(q)
+        p_mean, p_log_sd = self.moments(p)
+        gap = torch.exp(-2 * p_log_sd) * (torch.exp(2 * q_log_sd) + (q_mean - p_mean) ** 2)
+        return (p_log_sd - q_log_sd + 0.5 * (gap - 1)).flatten(1).sum(1)
+
+    def draw(self, parameters: Tensor, noise: Noise, smoothing: Smoothing | None) -> Drawn:
+        mean, log_sd = self.moments(parameters)
+        value = mean + log_sd.exp() * noise.normal(*mean.shape)
+        return Drawn(value, value)
+
+    def log_prob(self, parameters: Tensor, scored: Tensor) -> Tensor:
+        mean, log_sd = self.moments(parameters)
+        each = -0.5 * ((scored - mean) * torch.exp(-log_sd)) ** 2 - log_sd - HALF_LOG_2PI
+        return each.flatten(1).sum(1)
+
+    @staticmethod
+    def moments(parameters: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_sd = (BOUND * torch.tanh(parameters / BOUND)).chunk(2, 1)
+        return mean, log_sd
+
+
+class Bernoulli(Latent):
+    """Channels are logits; training smooths the units and takes the marginal KL (Eq. 5)."""
+
+    parameters_per_unit = 1
+
+    def sample(self, parameters: Tensor, noise: Noise, smoothing: Smoothing) -> Tensor:
+        return smoothing.sample(parameters, noise.uniform(*parameters.shape))
+
+    def kl(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
+        assert isinstance(smoothing, Overlapping)
+        return (smoothing.log_prob(value, q) - smoothing.log_prob(value, p)).flatten(1).sum(1)
+
+    def draw(self, parameters: Tensor, noise: Noise, smoothing: Smoothing | None) -> Drawn:
+        z = (noise.uniform(*parameters.shape) < torch.sigmoid(parameters)).to(parameters.dtype)
+        return Drawn(z if smoothing is None else smoothed(z, smoothing, noise), z)
+
+    def log_prob(self, parameters: Tensor, scored: Tensor) -> Tensor:
+        return -binary_cross_entropy_with_logits(parameters, scored, reduction="none").flatten(1).sum(1)
+
+
+def smoothed(z: Tensor, smoothing: Smoothing, noise: Noise) -> Tensor:
+    """ζ ~ r(ζ|z): the mixture of a certain unit."""
+    certain = torch.where(z == 1, torch.inf, -torch.inf)
+    return smoothing.sample(certain, noise.uniform(*z.shape))
+
+
+HALF_LOG_2PI = 0.9189385332046727
+LATENTS: dict[str, Latent] = {"normal": Normal(), "bernoulli": Bernoulli()}

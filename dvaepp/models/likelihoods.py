@@ -1,0 +1,73 @@
+"""p(x) of each pixel from a network's output channels: Bernoulli, or a mixture of discretized logistics (Sec. 6.1)."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from dvaepp.distributions.logistic_mixture import DiscretizedLogisticMixture
+from dvaepp.numerics import uniform
+
+MIXTURES = 10  # App. G: 100 output channels
+
+
+class Likelihood(ABC):
+    """Images are (rows, `channels`, height, width); a network gives `outputs` channels per pixel."""
+
+    channels: int
+    outputs: int
+
+    @abstractmethod
+    def log_prob(self, parameters: Tensor, x: Tensor) -> Tensor:
+        """log p of each pixel, (rows, height, width)."""
+
+    @abstractmethod
+    def sample(self, parameters: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Pixels (rows, channels, height, width) at their levels."""
+
+    @abstractmethod
+    def mean(self, parameters: Tensor) -> Tensor:
+        """Mean pixels, to look at."""
+
+
+class BernoulliPixels(Likelihood):
+    channels = outputs = 1
+
+    def log_prob(self, parameters: Tensor, x: Tensor) -> Tensor:
+        return -binary_cross_entropy_with_logits(parameters, x, reduction="none").squeeze(1)
+
+    def sample(self, parameters: Tensor, generator: torch.Generator | None) -> Tensor:
+        noise = uniform(*parameters.shape, generator=generator, device=parameters.device)
+        return (noise < torch.sigmoid(parameters)).to(parameters.dtype)
+
+    def mean(self, parameters: Tensor) -> Tensor:
+        return torch.sigmoid(parameters)
+
+
+class LogisticMixturePixels(Likelihood):
+    channels = 3
+    outputs = 10 * MIXTURES
+
+    def log_prob(self, parameters: Tensor, x: Tensor) -> Tensor:
+        return self._mixture(parameters).log_prob(x.permute(0, 2, 3, 1))
+
+    def sample(self, parameters: Tensor, generator: torch.Generator | None) -> Tensor:
+        return self._mixture(parameters).sample(generator=generator).permute(0, 3, 1, 2)
+
+    def mean(self, parameters: Tensor) -> Tensor:
+        """Each component's means, later channels at the mean of earlier ones, clipped to the range, then mixed."""
+        mixture = self._mixture(parameters)
+        c = torch.tanh(mixture.coefficients)
+        red = mixture.means[..., 0, :].clamp(-1, 1)
+        green = (mixture.means[..., 1, :] + c[..., 0, :] * red).clamp(-1, 1)
+        blue = (mixture.means[..., 2, :] + c[..., 1, :] * red + c[..., 2, :] * green).clamp(-1, 1)
+        weights = torch.softmax(mixture.mixture_logits, -1)
+        return torch.stack([(weights * channel).sum(-1) for channel in (red, green, blue)], 1)
+
+    @staticmethod
+    def _mixture(parameters: Tensor) -> DiscretizedLogisticMixture:
+        return DiscretizedLogisticMixture.from_channels(parameters, validate_args=False)
+
+
+LIKELIHOODS: dict[str, Likelihood] = {"bernoulli": BernoulliPixels(), "logistic_mixture": LogisticMixturePixels()}

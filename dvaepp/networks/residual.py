@@ -1,0 +1,117 @@
+"""Residual blocks with squeeze-and-excitation (Sec. 6.2, App. G), and chains of them.
+
+    block(x) = skip(x) + s · f,   f = conv(ELU(conv(ELU(x)))),   s = σ(W₂ ELU(W₁ mean(f)))      (reduction ratio 4)
+
+The first convolution resizes: stride 2 halves the map, a transposed one doubles it. The skip is the identity where the
+shape stays, else a 1x1 convolution of the same stride. All kernels but the skips' are 3x3. What the paper leaves open
+(order inside a block, kernels, initial values) is in docs/paper_map.md.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import conv2d, conv_transpose2d, elu
+
+from dvaepp.networks import small_maps
+from dvaepp.networks.dense import TRUNCATED_SD
+
+RATIO = 4  # squeeze-and-excitation, App. G
+BLOCK = re.compile(r"(\d+)([du]?)")
+
+
+class Conv(nn.Module):
+    """A convolution of odd kernel size that keeps ("") halves ("d") or doubles ("u") the map."""
+
+    def __init__(
+        self, inputs: int, outputs: int, kernel: int = 3, resize: str = "", generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        self.kernel, self.resize = kernel, resize
+        shape = (inputs, outputs) if resize == "u" else (outputs, inputs)
+        self.weight = nn.Parameter(torch.empty(*shape, kernel, kernel))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+        # a doubled map gathers a quarter of the taps for each of its pixels
+        sd = math.sqrt((4 if resize == "u" else 1) / (inputs * kernel**2)) / TRUNCATED_SD
+        nn.init.trunc_normal_(self.weight, std=sd, a=-2 * sd, b=2 * sd, generator=generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        pad = self.kernel // 2
+        outputs = len(self.bias)
+        if self.kernel == 3 and small_maps.pays(x.shape[-1], self.resize, x.shape[1], outputs):
+            return small_maps.convolution(x, self.weight, self.bias, self.resize)
+        if self.resize == "u":
+            y = conv_transpose2d(x, self.weight, self.bias, stride=2, padding=pad, output_padding=1)
+            return y.contiguous(memory_format=torch.channels_last)  # a 1x1 map's own order says nothing
+        return conv2d(x, self.weight, self.bias, stride=2 if self.resize == "d" else 1, padding=pad)
+
+
+class Excitation(nn.Module):
+    """Channel weights σ(W₂ ELU(W₁ mean)) from the mean of each channel over the map."""
+
+    def __init__(self, channels: int, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        squeezed = max(1, channels // RATIO)
+        self.squeeze, self.excite = nn.Linear(channels, squeezed), nn.Linear(squeezed, channels)
+        for layer in (self.squeeze, self.excite):
+            sd = 1 / math.sqrt(layer.in_features) / TRUNCATED_SD
+            nn.init.trunc_normal_(layer.weight, std=sd, a=-2 * sd, b=2 * sd, generator=generator)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, f: Tensor) -> Tensor:
+        hidden = elu(self.squeeze(f.mean((2, 3))))
+        return f * torch.sigmoid(self.excite(hidden))[:, :, None, None]
+
+
+class Residual(nn.Module):
+    """One block; `project` makes the skip a 1x1 convolution even where the shape stays."""
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        resize: str = "",
+        generator: torch.Generator | None = None,
+        *,
+        project: bool = False,
+    ) -> None:
+        super().__init__()
+        self.first = Conv(inputs, outputs, 3, resize, generator)
+        self.second = Conv(outputs, outputs, 3, "", generator)
+        self.excitation = Excitation(outputs, generator)
+        same = inputs == outputs and not resize and not project
+        self.skip = None if same else Conv(inputs, outputs, 1, resize, generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.after_first(self.first(elu(x)), x if self.skip is None else self.skip(x))
+
+    def after_first(self, first: Tensor, skip: Tensor) -> Tensor:
+        """The rest of the block, given its first convolution and its skip."""
+        return skip + self.excitation(self.second(elu(first)))
+
+
+def parse(block: str) -> tuple[int, str]:
+    """Filters and resizing of "32", "32d" (halves the map) or "32u" (doubles it), as in the paper's Table 4."""
+    found = BLOCK.fullmatch(block)
+    if not found:
+        raise ValueError(f"a block is a number of filters with d or u where it resizes, such as 32d; got {block!r}")
+    return int(found[1]), found[2]
+
+
+def factor(blocks: Sequence[str]) -> float:
+    """By how much a chain scales its map: 1/2 for each "d", 2 for each "u"."""
+    return math.prod({"": 1.0, "d": 0.5, "u": 2.0}[parse(block)[1]] for block in blocks)
+
+
+def residual(
+    inputs: int, blocks: Sequence[str], generator: torch.Generator | None = None, *, project: bool = False
+) -> nn.Sequential:
+    """A chain of residual blocks, e.g. residual(1, ("32d", "32", "64d")); `project` concerns the first one's skip."""
+    layers = []
+    for index, block in enumerate(blocks):
+        outputs, resize = parse(block)
+        layers.append(Residual(inputs, outputs, resize, generator, project=project and index == 0))
+        inputs = outputs
+    return nn.Sequential(*layers)

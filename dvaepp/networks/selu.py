@@ -1,0 +1,31 @@
+"""Fully connected networks with SELU, for the global units of DVAE++ (App. G)."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import selu
+
+from dvaepp.networks.dense import TRUNCATED_SD
+
+
+class Selu(nn.Module):
+    """Hidden SELU layers, then a linear one (App. G); no hidden layers is a linear map."""
+
+    def __init__(
+        self, num_inputs: int, num_outputs: int, hidden: Sequence[int] = (), generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        sizes = [num_inputs, *hidden, num_outputs]
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False))
+        for layer, inputs in zip(self.layers, sizes, strict=False):
+            sd = math.sqrt(1 / inputs) / TRUNCATED_SD
+            nn.init.trunc_normal_(layer.get_parameter("weight"), std=sd, a=-2 * sd, b=2 * sd, generator=generator)
+            nn.init.zeros_(layer.get_parameter("bias"))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in list(self.layers)[:-1]:
+            x = selu(layer(x))
+        outputs: Tensor = self.layers[-1](x)
+        return outputs

@@ -1,0 +1,74 @@
+"""Convolutions over maps of a few pixels as matrix products.
+
+On a map of P input and Q output pixels a convolution is the matrix A[(p, i), (q, o)] = w[o, i, tap(p, q)], zero where
+no tap joins p and q. For 1x1 and 2x2 maps it even has fewer entries than a padded convolution multiplies; for few
+channels its product is far faster than a convolution routine.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.nn.functional import conv2d, conv_transpose2d
+
+FEW_PIXELS = 16  # P Q up to which the product is never larger than the padded convolution
+SMALL_MAP = 256  # P Q up to which it pays with few channels
+FEW_CHANNELS = 32 * 32  # inputs x outputs
+FEW_GROUPED = 8 * 8  # the same of one group among several
+
+
+def pays(size: int, resize: str, inputs: int, outputs: int, groups: int = 1) -> bool:
+    """Whether the product is the faster form for a square map of `size` pixels."""
+    pairs = size**2 * _resized(size, resize) ** 2
+    few = FEW_CHANNELS if groups == 1 else FEW_GROUPED
+    return pairs <= FEW_PIXELS or (pairs <= SMALL_MAP and inputs * outputs <= few)
+
+
+def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, resize: str = "") -> Tensor:
+    """A 3x3 convolution of x (rows, inputs, size, size), as `Conv` computes it; the result is channels-last."""
+    rows, inputs, size, _ = x.shape
+    matrix = _matrix(weight[None], size, resize)[0]
+    out = _resized(size, resize)
+    flat = x.permute(0, 2, 3, 1).reshape(rows, -1)
+    y = flat @ matrix if bias is None else torch.addmm(bias.repeat(out * out), flat, matrix)
+    return y.view(rows, out, out, -1).permute(0, 3, 1, 2)
+
+
+def grouped(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
+    """The same convolution (size kept) of every group, each on its own channels of x."""
+    rows, _, size, _ = x.shape
+    count = len(weights)
+    matrix = _matrix(torch.stack(list(weights)), size, "")
+    flat = x.permute(0, 2, 3, 1).reshape(rows, size * size, count, -1).permute(2, 0, 1, 3).reshape(count, rows, -1)
+    bias = torch.stack(list(biases))[:, None].repeat(1, 1, size * size)
+    y = torch.baddbmm(bias, flat, matrix).view(count, rows, size, size, -1)
+    return y.permute(1, 0, 4, 2, 3).reshape(rows, -1, size, size).contiguous(memory_format=torch.channels_last)
+
+
+def _matrix(weight: Tensor, size: int, resize: str) -> Tensor:
+    """A of each of several kernels (count, outputs, inputs, 3, 3): (count, P inputs, Q outputs)."""
+    if resize == "u":
+        weight = weight.transpose(1, 2)  # transposed convolutions keep (inputs, outputs)
+    count, outputs, inputs = weight.shape[:3]
+    taps = _taps(size, resize).to(weight)  # (P, Q, 9)
+    kernels = weight.permute(0, 3, 4, 2, 1).reshape(count, weight.shape[3] ** 2, inputs * outputs)
+    joined = taps.flatten(0, 1) @ kernels
+    pixels = (taps.shape[0], taps.shape[1])
+    return joined.view(count, *pixels, inputs, outputs).transpose(2, 3).reshape(count, pixels[0] * inputs, -1)
+
+
+@cache
+def _taps(size: int, resize: str) -> Tensor:
+    """taps[p, q, t] = 1 where tap t of the kernel joins input pixel p to output pixel q."""
+    pixels = torch.eye(size * size).reshape(size * size, 1, size, size)
+    kernels = torch.eye(9).reshape(9, 1, 3, 3)
+    if resize == "u":
+        found = conv_transpose2d(pixels, kernels.transpose(0, 1), stride=2, padding=1, output_padding=1)
+    else:
+        found = conv2d(pixels, kernels, stride=2 if resize == "d" else 1, padding=1)
+    return found.flatten(2).transpose(1, 2)
+
+
+def _resized(size: int, resize: str) -> int:
+    return 2 * size if resize == "u" else (size + 1) // 2 if resize == "d" else size

@@ -1,0 +1,187 @@
+"""Everything that a resumed run must find again, built from a recipe and put into a checkpoint and back."""
+
+import inspect
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dvaepp.data import Dataset
+from dvaepp.errors import UsageError
+from dvaepp.estimators import MEMBERS, Estimator
+from dvaepp.log_partition import log_partition
+from dvaepp.models.dvae import DVAE, Architecture
+from dvaepp.models.feedforward import FeedForward
+from dvaepp.recipes.schema import Convolutional, Recipe
+from dvaepp.samplers import pcd
+from dvaepp.training import checkpoint
+from dvaepp.training.adamax import Adamax
+from dvaepp.training.bounds import Model
+
+EXACT_SIDE = 12  # an RBM side this small is summed exactly whenever a number is needed
+LOG_Z_SWEEPS = 300  # budget of the log Z estimate at a validation
+
+
+class Progress(NamedTuple):
+    """What validations have found: the best score and bound, validations since that bound, decays of the rate."""
+
+    best: float = -math.inf
+    best_bound: float = -math.inf
+    waited: int = 0
+    decays: int = 0
+
+
+class State(NamedTuple):
+    """`log_z` is the last estimate of log Z, a number for metrics and balancing; 0 with a directed prior.
+
+    `estimator`, where the recipe names one, has an optimizer of its own if it has parameters.
+    """
+
+    model: Model
+    optimizer: torch.optim.Optimizer
+    chains: pcd.Chains | None
+    generator: torch.Generator
+    step: int
+    log_z: float = 0.0
+    progress: Progress = Progress()
+    estimator: Estimator | None = None
+    own_optimizer: torch.optim.Optimizer | None = None
+
+
+def build(recipe: Recipe, dataset: Dataset, device: str = "cpu") -> State:
+    """Model, optimizer, chains and generator at step 0, all from the recipe's seed."""
+    generator = torch.Generator(device).manual_seed(recipe.training.seed)
+    model = build_model(recipe, dataset.train_mean, torch.Generator().manual_seed(recipe.training.seed)).to(device)
+    optimizer = build_optimizer(recipe, model)
+    chains = pcd.init(model.prior, recipe.chains.num_chains, generator) if model.prior is not None else None
+    estimator, own_optimizer = _build_estimator(recipe, model, device)
+    log_z = estimate_log_z(model, generator)
+    return State(model, optimizer, chains, generator, 0, log_z, Progress(), estimator, own_optimizer)
+
+
+def _build_estimator(
+    recipe: Recipe, model: Model, device: str
+) -> tuple[Estimator | None, torch.optim.Optimizer | None]:
+    """Baselines, scales and temperatures learn `rate_factor` times as fast as the model."""
+    if recipe.estimator is None:
+        return None, None
+    member: Any = MEMBERS[recipe.estimator.name]
+    options: dict[str, Any] = dict(recipe.estimator.options)
+    if "generator" in inspect.signature(member).parameters:
+        options["generator"] = torch.Generator().manual_seed(recipe.training.seed)
+    try:
+        estimator: Estimator = member(model.group_sizes, math.prod(model.image_shape), **options).to(device)
+    except TypeError as error:
+        raise UsageError(f"estimator.options of {recipe.estimator.name}: {error}") from None
+    parameters = list(estimator.parameters())
+    if not parameters:
+        return estimator, None
+    o = recipe.optimizer
+    rate = recipe.estimator.rate_factor * o.learning_rate
+    return estimator, torch.optim.Adam(parameters, lr=rate, betas=(0.9, o.beta2), eps=o.epsilon, fused=True)
+
+
+def build_model(recipe: Recipe, train_mean: Tensor, generator: torch.Generator | None = None) -> Model:
+    m = recipe.model
+    if isinstance(m, Convolutional):
+        names = Architecture._fields
+        return DVAE(
+            train_mean.shape,
+            Architecture(**{name: getattr(m, name) for name in names}),
+            global_kind=m.global_kind,
+            global_units=m.global_units,
+            global_groups=m.global_groups,
+            local_kind=m.local_kind,
+            local_channels=m.local_channels,
+            local_groups=m.local_groups,
+            conditional=m.conditional,
+            likelihood=m.likelihood,
+            generator=generator,
+        )
+    return FeedForward(
+        train_mean,
+        m.groups,
+        hidden=m.hidden,
+        prior=m.prior,
+        batch_norm=m.batch_norm,
+        centered_code=m.centered_code,
+        generator=generator,
+    )
+
+
+def example_model(recipe: Recipe) -> Model:
+    """The recipe's model for images of its data set's size, untrained, to look at."""
+    m = recipe.model
+    colour = isinstance(m, Convolutional) and m.likelihood == "logistic_mixture"
+    return build_model(recipe, torch.full((3, 32, 32) if colour else (1, 28, 28), 0.5))
+
+
+def build_optimizer(recipe: Recipe, model: Model) -> torch.optim.Optimizer:
+    """L2 on kernels, batch-norm scales and couplings only: Adam's `weight_decay` is the gradient of 1/2 |w|²."""
+    decayed = [p for name, p in model.named_parameters() if name.endswith("weight")]
+    others = [p for name, p in model.named_parameters() if not name.endswith("weight")]
+    o = recipe.optimizer
+    groups = [{"params": decayed, "weight_decay": o.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    if o.name == "adamax":
+        return Adamax(groups, lr=o.learning_rate, betas=(0.9, o.beta2), eps=o.epsilon)
+    return torch.optim.Adam(groups, lr=o.learning_rate, betas=(0.9, o.beta2), eps=o.epsilon, fused=True)
+
+
+def sums_exactly(model: Model) -> bool:
+    return model.prior is not None and min(model.prior.num_left, model.prior.num_right) <= EXACT_SIDE
+
+
+def estimate_log_z(model: Model, generator: torch.Generator, num_sweeps: int = LOG_Z_SWEEPS) -> float:
+    """log Z without gradient where a number is needed; 0 for a directed prior."""
+    if model.prior is None:
+        return 0.0
+    if sums_exactly(model):
+        return log_partition(model.prior, "exact").value
+    if not any(bool(p.any()) for p in model.prior.parameters()):
+        return model.prior.num_units * math.log(2)  # untrained: independent fair units
+    return log_partition(model.prior, "tempering", generator, num_sweeps=num_sweeps, num_replicas=16).value
+
+
+def save(path: Path, state: State, about: dict[str, Any]) -> None:
+    tensors = checkpoint.with_prefix("model", state.model.state_dict())
+    tensors["generator"] = state.generator.get_state()
+    progress = {name: v if math.isfinite(v) else None for name, v in state.progress._asdict().items()}
+    record: dict[str, Any] = {"step": state.step, "log_z": state.log_z, "progress": progress, **about}
+    if state.chains is not None:
+        tensors["chains"] = state.chains.z
+        record["chain_sweeps"] = state.chains.num_sweeps
+    for index, parameter in enumerate(_parameters(state.optimizer)):
+        tensors |= checkpoint.with_prefix(f"optimizer.{index}", state.optimizer.state[parameter])
+    if state.estimator is not None:
+        tensors |= checkpoint.with_prefix("estimator", state.estimator.state_dict())
+    if state.own_optimizer is not None:
+        for index, parameter in enumerate(_parameters(state.own_optimizer)):
+            tensors |= checkpoint.with_prefix(f"own_optimizer.{index}", state.own_optimizer.state[parameter])
+    checkpoint.write(path, tensors, record)
+
+
+def restore(state: State, saved: checkpoint.Checkpoint) -> State:
+    """A state built from the same recipe, filled from a checkpoint."""
+    tensors, record = saved
+    state.model.load_state_dict(checkpoint.under("model", tensors))
+    state.generator.set_state(tensors["generator"].cpu())
+    for index, parameter in enumerate(_parameters(state.optimizer)):
+        found = checkpoint.under(f"optimizer.{index}", tensors)
+        if isinstance(state.optimizer, Adamax):
+            state.optimizer.load(parameter, found)
+        else:
+            state.optimizer.state[parameter] = found
+    if state.estimator is not None:
+        state.estimator.load_state_dict(checkpoint.under("estimator", tensors))
+    if state.own_optimizer is not None:
+        for index, parameter in enumerate(_parameters(state.own_optimizer)):
+            state.own_optimizer.state[parameter] = checkpoint.under(f"own_optimizer.{index}", tensors)
+    chains = pcd.Chains(tensors["chains"], record["chain_sweeps"]) if "chains" in tensors else None
+    progress: dict[str, Any] = {name: -math.inf if v is None else v for name, v in record["progress"].items()}
+    return state._replace(chains=chains, step=record["step"], log_z=record["log_z"], progress=Progress(**progress))
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

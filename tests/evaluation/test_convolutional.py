@@ -1,0 +1,255 @@
+"""Importance estimates of DVAE++ against log p(x) by enumeration of z and h, and by quadrature where h or ζ is real."""
+
+import copy
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dvaepp.evaluation.convolutional import log_likelihood
+from dvaepp.models.dvae import DVAE, Architecture
+from dvaepp.models.noise import Noise
+from dvaepp.smoothing import Exponential
+from dvaepp.training.bounds import terms
+from tests.enumeration import energies, log_partition, log_sum_exp, states
+
+# Images of 2x2 pixels, latents on one pixel or on four; conditional decoders score scales 1 and 2.
+ON_ONE = Architecture(("3d",), ("3",), ("3",), ("3",), (), ("3",), (("3u",),), 2, 2)
+ON_FOUR = Architecture(("3",), ("3d",), ("3u",), (), ("3",), ("3",), (("3",),), 2, 2)
+BETA = 8.0
+Array = NDArray[np.float64]
+
+
+def _model(architecture: Architecture, **options: object) -> DVAE:
+    """Every parameter and statistic random; q off by enough to leave a gap, not so far that weights have no variance."""
+    g = torch.Generator().manual_seed(4)
+    model = DVAE((1, 2, 2), architecture, local_channels=1, generator=g, **options)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            scale = 0.5 if name.startswith(("prior", "decoder")) else 0.2
+            parameter.add_(scale * torch.randn(parameter.shape, generator=g))
+        if model.local_latent.parameters_per_unit == 2:
+            for network in model.q.networks:  # a normal q wider than p
+                list(network.children())[-1].skip.bias[1] += 0.5
+        for name, buffer in model.named_buffers():
+            if name.endswith("running_var"):
+                buffer.copy_(torch.rand(buffer.shape, generator=g) + 0.5)
+    return model.eval()
+
+
+def _images() -> Tensor:
+    """Four of the sixteen."""
+    bits = [(0, 0, 0, 0), (1, 0, 1, 1), (0, 1, 1, 0), (1, 1, 1, 1)]
+    return torch.tensor(bits, dtype=torch.float32).reshape(4, 1, 2, 2)
+
+
+def _log_bernoulli(value: Array, logits: Array) -> Array:
+    return -np.logaddexp(0, np.where(value == 1, -logits, logits))
+
+
+def _boltzmann(model: DVAE) -> tuple[Array, Array]:
+    assert model.prior is not None
+    n = model.prior.num_left
+    bias = torch.cat([model.prior.bias_left, model.prior.bias_right]).detach().double().numpy()
+    coupling = np.zeros((len(bias), len(bias)))
+    coupling[:n, n:] = model.prior.weight.detach().double().numpy()
+    return bias, coupling + coupling.T
+
+
+def _log_prior(model: DVAE) -> Array:
+    """log p(z) of every global state."""
+    if model.global_kind == "rbm":
+        bias, coupling = _boltzmann(model)
+        return -energies(bias, coupling) - log_partition(bias, coupling)
+    logits = model.prior_parameters.detach().double().numpy()
+    return _log_bernoulli(states(model.num_units), logits).sum(1)
+
+
+def _log_z(model: DVAE) -> float:
+    return log_partition(*_boltzmann(model)) if model.global_kind == "rbm" else 0.0
+
+
+class _Double:
+    """The generative networks in float64, one concatenation after another."""
+
+    def __init__(self, model: DVAE) -> None:
+        self.model = copy.deepcopy(model).double()
+
+    @torch.no_grad()
+    def up(self, zeta: Array) -> Tensor:
+        return self.model.upsample(torch.from_numpy(zeta)[:, :, None, None])
+
+    @torch.no_grad()
+    def prior(self, j: int, up: Tensor, h: list[Tensor]) -> Tensor:
+        return self.model.p.networks[j](torch.cat([up, *h], 1))
+
+    @torch.no_grad()
+    def log_x(self, x: Tensor, up: Tensor, h: list[Tensor]) -> Array:
+        """(images, rows)."""
+        features = torch.cat([up, *h], 1)
+        rows = [self.model.decoder(features, image.double().expand(len(up), -1, -1, -1)) for image in x]
+        return torch.stack(rows).numpy()
+
+
+def _enumerated(model: DVAE, x: Tensor) -> Array:
+    """log p(x) = log Σ_z Σ_h p(z) p(h|z) p(x|z, h), everything binary."""
+    net = _Double(model)
+    size, groups = model.resolution, model.q.num_groups
+    z, local = states(model.num_units), states(groups * size**2)
+    pairs = np.array(list(itertools.product(range(len(z)), range(len(local)))))
+    up = net.up(z[pairs[:, 0]])
+    h = list(torch.from_numpy(local[pairs[:, 1]]).reshape(-1, groups, size, size).split(1, 1))
+    log_p = _log_prior(model)[pairs[:, 0]]
+    for j in range(groups):
+        log_p = log_p + _log_bernoulli(h[j].numpy(), net.prior(j, up, h[:j]).numpy()).sum((1, 2, 3))
+    assert abs(log_sum_exp(log_p)) < 1e-9, "the prior over z and h has mass one"
+    return np.logaddexp.reduce(net.log_x(x, up, h) + log_p, 1)
+
+
+def _integrated(model: DVAE, x: Tensor, nodes: int = 801) -> Array:
+    """The same with one normal local unit: h = mean + sd t, trapezoid in t on [-9, 9]."""
+    net = _Double(model)
+    z = states(model.num_units)
+    t = np.linspace(-9, 9, nodes)
+    log_weight = -(t**2) / 2 - math.log(2 * math.pi) / 2 + math.log(t[1] - t[0])
+    up = net.up(np.repeat(z, nodes, 0))
+    mean, log_sd = (5 * torch.tanh(net.prior(0, up, []) / 5)).split(1, 1)
+    h = mean + log_sd.exp() * torch.from_numpy(np.tile(t, len(z))).reshape(-1, 1, 1, 1)
+    log_p = np.repeat(_log_prior(model), nodes) + np.tile(log_weight, len(z))
+    assert abs(log_sum_exp(log_p)) < 1e-9
+    return np.logaddexp.reduce(net.log_x(x, up, [h]) + log_p, 1)
+
+
+def _smooth_density(zeta: Array, logits: Array) -> Array:
+    """log p(ζ) = log Σ_z p(z) r(ζ|z) of a Bernoulli unit with exponential smoothing."""
+    mu, norm = 1 / (1 + np.exp(-logits)), (1 - math.exp(-BETA)) / BETA
+    return np.log(((1 - mu) * np.exp(-BETA * zeta) + mu * np.exp(-BETA * (1 - zeta))) / norm)
+
+
+def _smoothed(model: DVAE, x: Tensor, nodes: int = 80) -> Array:
+    """log ∫ p(ζ) p(η|ζ) p(x|ζ, η) for one global unit and one local Bernoulli unit, both smoothed."""
+    net = _Double(model)
+    points, weights = np.polynomial.legendre.leggauss(nodes)
+    points, weights = (points + 1) / 2, weights / 2
+    zeta, eta = np.repeat(points, nodes), np.tile(points, nodes)
+    up = net.up(zeta[:, None])
+    h = torch.from_numpy(eta).reshape(-1, 1, 1, 1)
+    log_p = np.log(np.repeat(weights, nodes) * np.tile(weights, nodes))
+    log_p = log_p + _smooth_density(zeta, model.prior_parameters.detach().double().numpy())
+    log_p = log_p + _smooth_density(eta, net.prior(0, up, []).flatten().numpy())
+    assert abs(log_sum_exp(log_p)) < 1e-9
+    return np.logaddexp.reduce(net.log_x(x, up, [h]) + log_p, 1)
+
+
+CASES = {
+    "rbm, bernoulli on one pixel": (ON_ONE, dict(global_kind="rbm", local_kind="bernoulli", local_groups=3)),
+    "rbm, bernoulli on four pixels": (ON_FOUR, dict(global_kind="rbm", local_kind="bernoulli", local_groups=2)),
+    "factorial, bernoulli, unconditional": (
+        ON_ONE,
+        dict(global_kind="bernoulli", local_kind="bernoulli", local_groups=2, conditional=False),
+    ),
+    "rbm, normal": (ON_ONE, dict(global_kind="rbm", local_kind="normal", local_groups=1)),
+}
+
+
+def _case(name: str) -> tuple[DVAE, Array]:
+    architecture, options = CASES[name]
+    model = _model(architecture, global_units=4, global_groups=2, **options)
+    exact = _integrated(model, _images()) if "normal" in name else _enumerated(model, _images())
+    return model, exact
+
+
+def _repeated(model: DVAE, samples: int, repeats: int, seed: int, rows: int = 8000, **options: object) -> Tensor:
+    """Independent estimates (repeats, images): copies of the images in one batch."""
+    x = _images().repeat(repeats, 1, 1, 1)
+    g = torch.Generator().manual_seed(seed)
+    found = log_likelihood(model, x, samples, log_z=_log_z(model), generator=g, rows=rows, **options)
+    assert found.dtype == torch.float64
+    return found.reshape(repeats, 4)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_estimate_approaches_the_exact_value_from_below(name: str) -> None:
+    """Per image: never above log p(x), non-decreasing in K in the mean, each within 5 standard errors."""
+    model, exact = _case(name)
+    means, errors = [], []
+    for samples, repeats in ((1, 2000), (10, 400), (100, 100), (1000, 20)):
+        runs = _repeated(model, samples, repeats, seed=samples).numpy()
+        means.append(runs.mean(0))
+        errors.append(runs.std(0, ddof=1) / math.sqrt(repeats))
+    for mean, error in zip(means, errors, strict=True):
+        assert (mean <= exact + 5 * error + 1e-5).all()
+    for (a, ea), (b, eb) in itertools.pairwise(zip(means, errors, strict=True)):
+        assert (b >= a - 5 * np.hypot(ea, eb)).all()
+    assert (means[0] < exact - 0.02).any(), "one sample must leave a visible gap, or the test sees nothing"
+    weights = np.exp(_repeated(model, 1, 20_000, seed=7).numpy() - exact)  # E[w] = p(x), whatever q
+    error = weights.std(0) / math.sqrt(len(weights))
+    assert (np.abs(weights.mean(0) - 1) < 5 * error).all() and (error < 0.05).all()
+
+
+@pytest.mark.parametrize("kind", ["rbm", "bernoulli"])
+def test_an_image_space_summed_over_has_mass_one(kind: str) -> None:
+    """Σ_x p(x) over all 16 images from 20 000 weights each: within 5 standard errors of 1."""
+    options = dict(global_kind=kind, local_kind="normal", global_units=4, global_groups=2, local_groups=3)
+    model = _model(ON_ONE, **options)
+    images = torch.from_numpy(states(4)).float().reshape(16, 1, 2, 2)
+    g = torch.Generator().manual_seed(0)
+    copies = images.repeat(500, 1, 1, 1)
+    found = log_likelihood(model, copies, 40, log_z=_log_z(model), generator=g, rows=16_000)
+    sums = found.exp().reshape(500, 16).sum(1)
+    error = sums.std().item() / math.sqrt(500)
+    assert abs(sums.mean().item() - 1) < 5 * error < 0.1
+
+
+@pytest.mark.parametrize("name", ["rbm, bernoulli on one pixel", "rbm, normal"])
+def test_block_size_changes_the_order_of_noise_only(name: str) -> None:
+    """Estimates with blocks of 1, 7 and all samples agree in the mean within 5 standard errors (rate below 1e-5)."""
+    model, _ = _case(name)
+    runs = [_repeated(model, 20, 200, seed=s, rows=r).numpy() for s, r in ((0, 1), (1, 800 * 7), (2, 800 * 20))]
+    for other in runs[1:]:
+        error = np.hypot(runs[0].std(0), other.std(0)) / math.sqrt(200)
+        assert (np.abs(runs[0].mean(0) - other.mean(0)) < 5 * error).all()
+
+
+def _one_unit() -> DVAE:
+    options = dict(global_kind="bernoulli", global_units=1, global_groups=1, local_kind="bernoulli", local_groups=1)
+    return _model(ON_ONE, **options)
+
+
+def test_smoothed_estimate_approaches_the_quadrature_over_zeta() -> None:
+    """App. I: one global and one local unit at β = 8; weights average to p(x) within 5 standard errors."""
+    model = _one_unit()
+    exact = _smoothed(model, _images())
+    estimates = _repeated(model, 1000, 40, seed=0, smoothing=Exponential(BETA)).numpy()
+    error = estimates.std(0) / math.sqrt(40)
+    assert (np.abs(estimates.mean(0) - exact) < 5 * error + 0.01).all() and (error < 0.02).all()
+    weights = np.exp(_repeated(model, 1, 20_000, seed=1, smoothing=Exponential(BETA)).numpy() - exact)
+    assert (np.abs(weights.mean(0) - 1) < 5 * weights.std(0) / math.sqrt(20_000)).all()
+    binary = _enumerated(model, _images())
+    assert np.abs(binary - exact).max() > 0.05, "at β = 8 the smoothed model must differ from the binary one"
+    sharp = _repeated(model, 1000, 40, seed=0, smoothing=Exponential(1e4)).numpy()
+    assert np.abs(sharp.mean(0) - binary).max() < 0.02
+
+
+def test_training_bound_lies_below_the_smoothed_log_likelihood() -> None:
+    """E[log p(x|ζ, η) - KL] for the marginal bound, 40 000 samples: below the quadrature, by less than q is off."""
+    model = _one_unit()
+    exact = _smoothed(model, _images())
+    x = _images().repeat(10_000, 1, 1, 1)
+    with torch.no_grad():
+        noise = Noise(torch.Generator().manual_seed(0), torch.device("cpu"))
+        found = terms("marginal", model, x, Exponential(BETA), 0.0, noise)
+    bound = (found.log_likelihood - found.kl.sum(0)).double().reshape(-1, 4).numpy()
+    error = bound.std(0) / math.sqrt(len(bound))
+    assert (bound.mean(0) <= exact + 5 * error).all()
+    weights = np.exp(bound - exact)  # Eq. 5 is the logarithm of a weight whose mean is p(x)
+    assert (np.abs(weights.mean(0) - 1) < 5 * weights.std(0) / math.sqrt(len(bound))).all()
+
+
+def test_bad_number_of_samples_is_named() -> None:
+    with pytest.raises(ValueError, match="num_samples must be at least 1, got 0"):
+        log_likelihood(_one_unit(), _images(), 0)

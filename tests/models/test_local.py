@@ -1,0 +1,97 @@
+"""Networks of the local groups: their faster forms are the networks as the paper draws them, group after group."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dvaepp.models.local import LocalNetworks
+
+SHARED, CHANNELS = 5, 2
+
+
+def _random(*shape: int, seed: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).requires_grad_()
+
+
+def _networks(num_groups: int, blocks: tuple[str, ...]) -> LocalNetworks:
+    g = torch.Generator().manual_seed(0)
+    networks = LocalNetworks(SHARED, CHANNELS, num_groups, blocks, g).double()
+    for parameter in networks.parameters():
+        parameter.data.add_(0.2 * torch.randn(parameter.shape, generator=g))
+    return networks
+
+
+def _inputs(num_groups: int, size: int) -> tuple[Tensor, list[Tensor]]:
+    shared = _random(3, SHARED, size, size, seed=1)
+    return shared, [_random(3, CHANNELS, size, size, seed=10 + j) for j in range(num_groups)]
+
+
+def _gradients(outputs: Tensor, wanted: list[Tensor]) -> list[Tensor]:
+    direction = _random(*outputs.shape, seed=99).detach()
+    found = torch.autograd.grad((outputs * direction).sum(), wanted, allow_unused=True)
+    return [torch.zeros_like(w) if g is None else g for w, g in zip(wanted, found, strict=True)]
+
+
+def _written_out(networks: LocalNetworks, j: int, x: Tensor) -> Tensor:
+    """ELU, convolution, ELU, convolution, squeeze-and-excitation, skip: block after block on a concatenation."""
+    for block in networks.networks[j].children():
+        p = dict(block.named_parameters())
+        f = F.conv2d(F.elu(x), p["first.weight"], p["first.bias"], padding=1)
+        f = F.conv2d(F.elu(f), p["second.weight"], p["second.bias"], padding=1)
+        hidden = F.elu(F.linear(f.mean((2, 3)), p["excitation.squeeze.weight"], p["excitation.squeeze.bias"]))
+        scale = torch.sigmoid(F.linear(hidden, p["excitation.excite.weight"], p["excitation.excite.bias"]))
+        skip = F.conv2d(x, p["skip.weight"], p["skip.bias"]) if "skip.weight" in p else x
+        x = skip + f * scale[:, :, None, None]
+    return x
+
+
+CASES = [
+    (6, ("4", "4", "3"), 4),  # more groups than lie beside each other, and no multiple of them
+    (3, ("4", "4", "4"), 1),
+    (2, ("4",), 2),
+    (1, ("8", "2"), 4),
+    (5, ("4", "6"), 8),
+    (2, ("40", "40"), 4),  # too wide for products
+]
+
+
+@pytest.mark.parametrize("num_groups, blocks, size", CASES)
+def test_one_and_beside_equal_network_after_network(num_groups: int, blocks: tuple[str, ...], size: int) -> None:
+    """Values and gradients of every parameter and input, to 1e-10 in float64."""
+    networks = _networks(num_groups, blocks)
+    shared, h = _inputs(num_groups, size)
+    wanted = [shared, *h, *networks.parameters()]
+    expected = torch.cat([_written_out(networks, j, torch.cat([shared, *h[:j]], 1)) for j in range(num_groups)], 1)
+    plain = torch.cat([networks.plain(j, shared, h[:j]) for j in range(num_groups)], 1)
+    beside = networks.beside(networks.share(shared), h)
+    shares = networks.split(networks.share(shared))
+    one = torch.cat([networks.one(j, shares[j], h[:j]) for j in range(num_groups)], 1)
+    cut = SHARED - 2  # as the posterior does: features of x first, ζ scaled up second
+    halves = networks.share(shared[:, :cut]).plus(networks.share(shared[:, cut:], cut))
+    in_two = torch.cat([networks.one(j, s, h[:j]) for j, s in enumerate(networks.split(halves))], 1)
+    truth = _gradients(expected, wanted)
+    for name, found in {"plain": plain, "beside": beside, "one": one, "in two": in_two}.items():
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10, msg=name)
+        for a, b in zip(_gradients(found, wanted), truth, strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-10, msg=f"gradient of {name}")
+
+
+def test_beside_group_j_depends_on_earlier_h_and_on_no_other() -> None:
+    networks = _networks(6, ("4", "3"))
+    shared, h = _inputs(6, 2)
+    outputs = networks.beside(networks.share(shared), h).chunk(6, 1)
+    for j, output in enumerate(outputs):
+        gradients = torch.autograd.grad(output.sum(), h, allow_unused=True, retain_graph=True)
+        reaches = [g is not None and bool(g.abs().max() > 0) for g in gradients]
+        assert reaches == [k < j for k in range(6)], j
+
+
+def test_a_new_network_starts_near_zero() -> None:
+    """16 groups on unit noise: no group's spread may grow with the number of groups before it."""
+    networks = LocalNetworks(8, 8, 16, ("8", "8", "16"), torch.Generator().manual_seed(0))
+    shared = torch.randn(4, 8, 4, 4, generator=torch.Generator().manual_seed(1))
+    h = list(torch.randn(16, 4, 8, 4, 4, generator=torch.Generator().manual_seed(2)))
+    with torch.no_grad():
+        spread = [networks.plain(j, shared, h[:j]).std().item() for j in range(16)]
+    assert max(spread) < 1, spread
