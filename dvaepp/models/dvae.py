@@ -19,7 +19,7 @@ from dvaepp.models.latents import LATENTS, Drawn, Latent
 from dvaepp.models.likelihoods import LIKELIHOODS
 from dvaepp.models.local import LocalNetworks, Share
 from dvaepp.models.noise import Noise
-from dvaepp.networks.residual import factor, parse, residual
+from dvaepp.networks.residual import Matrices, factor, parse, residual
 from dvaepp.networks.selu import Selu
 from dvaepp.priors.rbm import RBM
 from dvaepp.smoothing.base import Smoothing
@@ -203,6 +203,7 @@ class Posterior:
         self.global_parameters: list[Tensor] = []
         self.local_parameters: list[Tensor] = []
         self._shares: list[Share] | None = None
+        self._prepared: list[list[Matrices]] = []
 
     def global_group(self, before: Sequence[Tensor]) -> Drawn:
         network = self.model.encoders[len(before)]
@@ -213,7 +214,9 @@ class Posterior:
         if self._shares is None:
             q = self.model.q
             self._shares = q.split(self.encoded.share.plus(q.share(up, self.model.local_channels)))
-        self.local_parameters.append(self.model.q.one(len(before), self._shares[len(before)], before))
+            self._prepared = q.prepared(up.shape[-1])
+        j = len(before)
+        self.local_parameters.append(self.model.q.one(j, self._shares[j], before, self._prepared[j]))
         return self._draw(self.model.local_latent, self.local_parameters[-1])
 
     def _draw(self, latent: Latent, parameters: Tensor) -> Drawn:
@@ -230,6 +233,7 @@ class Prior:
     def __init__(self, model: DVAE, zeta: Sequence[Tensor], noise: Noise, smoothing: Smoothing | None = None) -> None:
         self.model, self.zeta, self.noise, self.smoothing = model, zeta, noise, smoothing
         self._shares: list[Share] | None = None
+        self._prepared: list[list[Matrices]] = []
 
     def global_group(self, before: Sequence[Tensor]) -> Drawn:
         value = self.zeta[len(before)]
@@ -238,5 +242,6 @@ class Prior:
     def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn:
         if self._shares is None:
             self._shares = self.model.p.split(self.model.p.share(up))
-        parameters = self.model.p.one(len(before), self._shares[len(before)], before)
+            self._prepared = self.model.p.prepared(up.shape[-1])
+        parameters = self.model.p.one(len(before), self._shares[len(before)], before, self._prepared[len(before)])
         return self.model.local_latent.draw(parameters, self.noise, self.smoothing)

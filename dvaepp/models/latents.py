@@ -53,7 +53,7 @@ class Normal(Latent):
 
     def sample(self, parameters: Tensor, noise: Noise, smoothing: Smoothing) -> Tensor:
         mean, log_sd = self.moments(parameters)
-        return mean + log_sd.exp() * noise.normal(*mean.shape)
+        return mean + log_sd.exp() * noise.normal_like(mean)
 
     def kl(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
         q_mean, q_log_sd = self.moments(q)
@@ -63,7 +63,7 @@ class Normal(Latent):
 
     def draw(self, parameters: Tensor, noise: Noise, smoothing: Smoothing | None) -> Drawn:
         mean, log_sd = self.moments(parameters)
-        value = mean + log_sd.exp() * noise.normal(*mean.shape)
+        value = mean + log_sd.exp() * noise.normal_like(mean)
         return Drawn(value, value)
 
     def log_prob(self, parameters: Tensor, scored: Tensor) -> Tensor:

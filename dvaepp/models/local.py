@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, elu, pad
 
 from dvaepp.networks import small_maps
-from dvaepp.networks.residual import Conv, Residual, residual
+from dvaepp.networks.residual import Conv, Matrices, Residual, convolve, residual
 
 BESIDE = 4  # groups whose first convolutions over h are one: products four times as wide for 1.2 times their work
 
@@ -61,24 +61,43 @@ class LocalNetworks(nn.Module):
         stop = start + x.shape[1]
         firsts, skips = [block.first for block in blocks], [_skip(block) for block in blocks]
         bias = [torch.cat([conv.bias for conv in convs]) if start == 0 else None for convs in (firsts, skips)]
-        first = conv2d(elu(x), torch.cat([conv.weight[:, start:stop] for conv in firsts]), bias[0], padding=1)
-        return Share(first, conv2d(x, torch.cat([conv.weight[:, start:stop] for conv in skips]), bias[1]))
+        first = convolve(elu(x), torch.cat([conv.weight[:, start:stop] for conv in firsts]), bias[0])
+        return Share(first, convolve(x, torch.cat([conv.weight[:, start:stop] for conv in skips]), bias[1]))
 
     def split(self, share: Share) -> list[Share]:
         """The groups of a share, each with its channels together again: what follows is fast on nothing else."""
         firsts, skips = ([_compact(piece) for piece in part.chunk(self.num_groups, 1)] for part in share)
         return [Share(first, skip) for first, skip in zip(firsts, skips, strict=True)]
 
-    def one(self, j: int, share: Share, h: Sequence[Tensor]) -> Tensor:
-        """Network j from its share of all shared channels and h_1 ... h_{j-1}."""
+    def prepared(self, size: int) -> list[list[Matrices]]:
+        """For maps of `size`: of every network and block the matrices of its convolutions, made for all groups at once.
+
+        Each is used once in a pass, but making them one by one takes far more calls than using them.
+        """
+        by_block = []
+        for place in range(len(list(self.networks[0].children()))):
+            blocks = self._blocks(place)
+            firsts = self._matrices([block.first for block in blocks], size) if place > 0 else [None] * len(blocks)
+            seconds = self._matrices([block.second for block in blocks], size)
+            by_block.append([Matrices(first, second) for first, second in zip(firsts, seconds, strict=True)])
+        return [list(blocks) for blocks in zip(*by_block, strict=True)]
+
+    def _matrices(self, convs: Sequence[Conv], size: int) -> list[Tensor | None]:
+        outputs, inputs = convs[0].weight.shape[:2]
+        if not small_maps.pays(size, "", inputs, outputs):
+            return [None] * len(convs)
+        return list(small_maps.matrices(torch.stack([conv.weight for conv in convs]), size).unbind())
+
+    def one(self, j: int, share: Share, h: Sequence[Tensor], prepared: Sequence[Matrices]) -> Tensor:
+        """Network j from its share of all shared channels, h_1 ... h_{j-1} and its matrices."""
         network = [block for block in self.networks[j].children() if isinstance(block, Residual)]
         if h:
             before = torch.cat(list(h), 1)
-            first = conv2d(elu(before), network[0].first.weight[:, self.shared :], padding=1)
-            share = share.plus(Share(first, conv2d(before, _skip(network[0]).weight[:, self.shared :])))
-        x = network[0].after_first(*share)
-        for block in network[1:]:
-            x = block(x)
+            first = convolve(elu(before), network[0].first.weight[:, self.shared :], None)
+            share = share.plus(Share(first, convolve(before, _skip(network[0]).weight[:, self.shared :], None)))
+        x = network[0].after_first(*share, prepared[0].second)
+        for block, matrices in zip(network[1:], prepared[1:], strict=True):
+            x = block(x, matrices)
         return x
 
     def beside(self, share: Share, h: Sequence[Tensor]) -> Tensor:
@@ -101,7 +120,7 @@ class LocalNetworks(nn.Module):
             width = (begin + len(blocks) - 1) * self.channels
             first = torch.cat([self._widened(block.first, width) for block in blocks])
             skip = torch.cat([self._widened(_skip(block), width) for block in blocks])
-            parts.append(Share(conv2d(active[:, :width], first, padding=1), conv2d(h[:, :width], skip)))
+            parts.append(Share(convolve(active[:, :width], first, None), convolve(h[:, :width], skip, None)))
         return Share(*(torch.cat(pieces, 1) for pieces in zip(*parts, strict=True)))
 
     def _widened(self, conv: Conv, width: int) -> Tensor:

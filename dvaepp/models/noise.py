@@ -23,6 +23,13 @@ class Noise:
     def uniform(self, *shape: int) -> Tensor:
         return self._own(uniform(*self._all(shape), generator=self.generator, device=self.device))
 
+    def normal_like(self, mean: Tensor) -> Tensor:
+        """Normal noise for maps (rows, channels, height, width), laid out channels-last as the maps are."""
+        if mean.dim() != 4:
+            return self.normal(*mean.shape)
+        rows, channels, height, width = mean.shape
+        return self.normal(rows, height, width, channels).permute(0, 3, 1, 2)
+
     def normal(self, *shape: int) -> Tensor:
         return self._own(torch.randn(*self._all(shape), generator=self.generator, device=self.device))
 

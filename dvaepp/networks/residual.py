@@ -10,6 +10,7 @@ shape stays, else a 1x1 convolution of the same stride. All kernels but the skip
 import math
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -37,15 +38,25 @@ class Conv(nn.Module):
         sd = math.sqrt((4 if resize == "u" else 1) / (inputs * kernel**2)) / TRUNCATED_SD
         nn.init.trunc_normal_(self.weight, std=sd, a=-2 * sd, b=2 * sd, generator=generator)
 
-    def forward(self, x: Tensor) -> Tensor:
-        pad = self.kernel // 2
-        outputs = len(self.bias)
-        if self.kernel == 3 and small_maps.pays(x.shape[-1], self.resize, x.shape[1], outputs):
-            return small_maps.convolution(x, self.weight, self.bias, self.resize)
-        if self.resize == "u":
-            y = conv_transpose2d(x, self.weight, self.bias, stride=2, padding=pad, output_padding=1)
-            return y.contiguous(memory_format=torch.channels_last)  # a 1x1 map's own order says nothing
-        return conv2d(x, self.weight, self.bias, stride=2 if self.resize == "d" else 1, padding=pad)
+    def forward(self, x: Tensor, matrix: Tensor | None = None) -> Tensor:
+        """`matrix`: the convolution as a product, where it was made beforehand."""
+        if matrix is not None:
+            return small_maps.product(x, matrix, self.bias, self.resize)
+        return convolve(x, self.weight, self.bias, self.resize)
+
+
+def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, resize: str = "") -> Tensor:
+    """A convolution in whichever form is fastest here; all are the same function."""
+    kernel = weight.shape[-1]
+    if kernel == 1:
+        return small_maps.pointwise(x, weight, bias, resize)
+    inputs, outputs = (weight.shape[:2]) if resize == "u" else weight.shape[1::-1]
+    if small_maps.pays(x.shape[-1], resize, inputs, outputs):
+        return small_maps.convolution(x, weight, bias, resize)
+    if resize == "u":
+        y = conv_transpose2d(x, weight, bias, stride=2, padding=kernel // 2, output_padding=1)
+        return y.contiguous(memory_format=torch.channels_last)  # a 1x1 map's own order says nothing
+    return conv2d(x, weight, bias, stride=2 if resize == "d" else 1, padding=kernel // 2)
 
 
 class Excitation(nn.Module):
@@ -63,6 +74,13 @@ class Excitation(nn.Module):
     def forward(self, f: Tensor) -> Tensor:
         hidden = elu(self.squeeze(f.mean((2, 3))))
         return f * torch.sigmoid(self.excite(hidden))[:, :, None, None]
+
+
+class Matrices(NamedTuple):
+    """A block's two convolutions as products, where they were made beforehand."""
+
+    first: Tensor | None
+    second: Tensor | None
 
 
 class Residual(nn.Module):
@@ -84,12 +102,14 @@ class Residual(nn.Module):
         same = inputs == outputs and not resize and not project
         self.skip = None if same else Conv(inputs, outputs, 1, resize, generator)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.after_first(self.first(elu(x)), x if self.skip is None else self.skip(x))
+    def forward(self, x: Tensor, matrices: Matrices | None = None) -> Tensor:
+        made = matrices or Matrices(None, None)
+        first = self.first(elu(x), made.first)
+        return self.after_first(first, x if self.skip is None else self.skip(x), made.second)
 
-    def after_first(self, first: Tensor, skip: Tensor) -> Tensor:
+    def after_first(self, first: Tensor, skip: Tensor, matrix: Tensor | None = None) -> Tensor:
         """The rest of the block, given its first convolution and its skip."""
-        return skip + self.excitation(self.second(elu(first)))
+        return skip + self.excitation(self.second(elu(first), matrix))
 
 
 def parse(block: str) -> tuple[int, str]:

@@ -10,7 +10,7 @@ from functools import cache
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d, conv_transpose2d
+from torch.nn.functional import conv2d, conv_transpose2d, linear, pad
 
 FEW_PIXELS = 16  # P Q up to which the product is never larger than the padded convolution
 SMALL_MAP = 256  # P Q up to which it pays with few channels
@@ -27,26 +27,42 @@ def pays(size: int, resize: str, inputs: int, outputs: int, groups: int = 1) -> 
 
 def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, resize: str = "") -> Tensor:
     """A 3x3 convolution of x (rows, inputs, size, size), as `Conv` computes it; the result is channels-last."""
-    rows, inputs, size, _ = x.shape
-    matrix = _matrix(weight[None], size, resize)[0]
-    out = _resized(size, resize)
+    return product(x, matrices(weight[None], x.shape[-1], resize)[0], bias, resize)
+
+
+def product(x: Tensor, matrix: Tensor, bias: Tensor | None, resize: str = "") -> Tensor:
+    """The same, from a matrix made beforehand."""
+    rows, out = x.shape[0], _resized(x.shape[-1], resize)
     flat = x.permute(0, 2, 3, 1).reshape(rows, -1)
     y = flat @ matrix if bias is None else torch.addmm(bias.repeat(out * out), flat, matrix)
     return y.view(rows, out, out, -1).permute(0, 3, 1, 2)
+
+
+def pointwise(x: Tensor, weight: Tensor, bias: Tensor | None, resize: str = "") -> Tensor:
+    """A 1x1 convolution: a linear map of every pixel, of every second one, or onto every second one."""
+    kernel = weight[:, :, 0, 0]
+    pixels = x[:, :, ::2, ::2] if resize == "d" else x
+    if resize != "u":
+        return linear(pixels.permute(0, 2, 3, 1), kernel, bias).permute(0, 3, 1, 2)
+    y = linear(pixels.permute(0, 2, 3, 1), kernel.t())
+    rows, height, width, outputs = y.shape
+    spread = pad(y.view(rows, height, 1, width, 1, outputs), (0, 0, 0, 1, 0, 0, 0, 1))
+    spread = spread.reshape(rows, 2 * height, 2 * width, outputs)
+    return (spread if bias is None else spread + bias).permute(0, 3, 1, 2)
 
 
 def grouped(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
     """The same convolution (size kept) of every group, each on its own channels of x."""
     rows, _, size, _ = x.shape
     count = len(weights)
-    matrix = _matrix(torch.stack(list(weights)), size, "")
+    matrix = matrices(torch.stack(list(weights)), size)
     flat = x.permute(0, 2, 3, 1).reshape(rows, size * size, count, -1).permute(2, 0, 1, 3).reshape(count, rows, -1)
     bias = torch.stack(list(biases))[:, None].repeat(1, 1, size * size)
     y = torch.baddbmm(bias, flat, matrix).view(count, rows, size, size, -1)
     return y.permute(1, 0, 4, 2, 3).reshape(rows, -1, size, size).contiguous(memory_format=torch.channels_last)
 
 
-def _matrix(weight: Tensor, size: int, resize: str) -> Tensor:
+def matrices(weight: Tensor, size: int, resize: str = "") -> Tensor:
     """A of each of several kernels (count, outputs, inputs, 3, 3): (count, P inputs, Q outputs)."""
     if resize == "u":
         weight = weight.transpose(1, 2)  # transposed convolutions keep (inputs, outputs)

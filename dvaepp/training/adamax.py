@@ -16,7 +16,7 @@ PIECE = 1 << 16  # elements updated together: four arrays of them fit a core's c
 
 
 class Adamax(torch.optim.Optimizer):
-    """A parameter's state is {"step", "exp_avg", "exp_inf"}, as torch's; fill it in place with `load`."""
+    """A parameter's state is {"exp_avg", "exp_inf"}, views of the buffers: fill it with `load`; a group has "step"."""
 
     def __init__(
         self, params: Iterable[Any], lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
@@ -26,12 +26,12 @@ class Adamax(torch.optim.Optimizer):
             tensors = group["params"]
             flat = torch.cat([p.detach().reshape(-1) for p in tensors]) if tensors else torch.empty(0)
             group["flat"] = [flat, torch.zeros_like(flat), torch.zeros_like(flat)]
-            group["step"] = torch.zeros(())
+            group["step"] = 0
             sizes = [p.numel() for p in tensors]
             for p, *views in zip(tensors, *(buffer.split(sizes) for buffer in group["flat"]), strict=True):
                 theta, m, u = (view.view(p.shape) for view in views)
                 p.data = theta
-                self.state[p] = {"step": group["step"], "exp_avg": m, "exp_inf": u}
+                self.state[p] = {"exp_avg": m, "exp_inf": u}
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override] # a closure has no use here
@@ -42,11 +42,13 @@ class Adamax(torch.optim.Optimizer):
             group["step"] += 1
             gradient = torch.cat([g.reshape(-1) for g in gradients])
             pieces = zip(*(buffer.split(PIECE) for buffer in (*group["flat"], gradient)), strict=True)
-            rate = -group["lr"] / (1 - group["betas"][0] ** group["step"].item())
+            rate = -group["lr"] / (1 - group["betas"][0] ** group["step"])
             for theta, m, u, g in pieces:
                 _update(theta, m, u, g, rate, group["betas"], group["eps"], group["weight_decay"])
 
-    def load(self, parameter: Tensor, state: dict[str, Tensor]) -> None:
+    def load(self, parameter: Tensor, state: dict[str, Tensor], step: int) -> None:
+        for group in self.param_groups:
+            group["step"] = step
         for name, value in state.items():
             self.state[parameter][name].copy_(value)
 

@@ -170,7 +170,7 @@ def restore(state: State, saved: checkpoint.Checkpoint) -> State:
     for index, parameter in enumerate(_parameters(state.optimizer)):
         found = checkpoint.under(f"optimizer.{index}", tensors)
         if isinstance(state.optimizer, Adamax):
-            state.optimizer.load(parameter, found)
+            state.optimizer.load(parameter, found, record["step"])
         else:
             state.optimizer.state[parameter] = found
     if state.estimator is not None:

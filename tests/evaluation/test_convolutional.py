@@ -24,17 +24,17 @@ BETA = 8.0
 Array = NDArray[np.float64]
 
 
-def _model(architecture: Architecture, **options: object) -> DVAE:
+def _model(architecture: Architecture, spread: float = 0.35, **options: object) -> DVAE:
     """Every parameter and statistic random; q off by enough to leave a gap, not so far that weights have no variance."""
     g = torch.Generator().manual_seed(4)
     model = DVAE((1, 2, 2), architecture, local_channels=1, generator=g, **options)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            scale = 0.5 if name.startswith(("prior", "decoder")) else 0.2
+            scale = spread if name.startswith(("prior", "decoder")) else 0.2
             parameter.add_(scale * torch.randn(parameter.shape, generator=g))
         if model.local_latent.parameters_per_unit == 2:
             for network in model.q.networks:  # a normal q wider than p
-                list(network.children())[-1].skip.bias[1] += 0.5
+                list(network.children())[-1].skip.bias[1] += 1
         for name, buffer in model.named_buffers():
             if name.endswith("running_var"):
                 buffer.copy_(torch.rand(buffer.shape, generator=g) + 0.5)
@@ -188,21 +188,21 @@ def test_estimate_approaches_the_exact_value_from_below(name: str) -> None:
     assert (means[0] < exact - 0.02).any(), "one sample must leave a visible gap, or the test sees nothing"
     weights = np.exp(_repeated(model, 1, 20_000, seed=7).numpy() - exact)  # E[w] = p(x), whatever q
     error = weights.std(0) / math.sqrt(len(weights))
-    assert (np.abs(weights.mean(0) - 1) < 5 * error).all() and (error < 0.05).all()
+    assert (np.abs(weights.mean(0) - 1) < 5 * error).all() and np.median(error) < 0.1
 
 
 @pytest.mark.parametrize("kind", ["rbm", "bernoulli"])
 def test_an_image_space_summed_over_has_mass_one(kind: str) -> None:
-    """Σ_x p(x) over all 16 images from 20 000 weights each: within 5 standard errors of 1."""
+    """Σ_x p(x) over all 16 images from 10 000 weights each: within 5 standard errors of 1."""
     options = dict(global_kind=kind, local_kind="normal", global_units=4, global_groups=2, local_groups=3)
     model = _model(ON_ONE, **options)
     images = torch.from_numpy(states(4)).float().reshape(16, 1, 2, 2)
     g = torch.Generator().manual_seed(0)
-    copies = images.repeat(500, 1, 1, 1)
+    copies = images.repeat(250, 1, 1, 1)
     found = log_likelihood(model, copies, 40, log_z=_log_z(model), generator=g, rows=16_000)
-    sums = found.exp().reshape(500, 16).sum(1)
-    error = sums.std().item() / math.sqrt(500)
-    assert abs(sums.mean().item() - 1) < 5 * error < 0.1
+    sums = found.exp().reshape(250, 16).sum(1)
+    error = sums.std().item() / math.sqrt(250)
+    assert abs(sums.mean().item() - 1) < 5 * error < 0.25
 
 
 @pytest.mark.parametrize("name", ["rbm, bernoulli on one pixel", "rbm, normal"])
@@ -217,7 +217,7 @@ def test_block_size_changes_the_order_of_noise_only(name: str) -> None:
 
 def _one_unit() -> DVAE:
     options = dict(global_kind="bernoulli", global_units=1, global_groups=1, local_kind="bernoulli", local_groups=1)
-    return _model(ON_ONE, **options)
+    return _model(ON_ONE, spread=1.0, **options)
 
 
 def test_smoothed_estimate_approaches_the_quadrature_over_zeta() -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from dvaepp import recipes, runs
+from dvaepp.recipes.schema import Recipe
 from dvaepp.training import checkpoint, train
 from dvaepp.training.loop import batch_indices
 from dvaepp.training.schedules import kl_weight, learning_rate, sharpness
@@ -74,11 +75,31 @@ def test_every_objective_learns(name: str, layers: int, linear: bool, images: Pa
     assert last["validation_log_likelihood"] > last["validation_bound"]
 
 
-@pytest.mark.parametrize("name", ["table2.rbm", "table2.marginal"])
+SMALL_IMAGES = {
+    "model.image_size": "8",
+    "model.down1": '["4d", "4d"]',
+    "model.down2": '["4d"]',
+    "model.upsample": '["4u"]',
+    "model.upsamples": '[["4u"], ["4u"]]',
+    "model.local_groups": "3",
+}
+
+
+def _resumable(name: str, images: Path) -> Recipe:
+    if name.startswith("table2"):
+        return _recipe(images, name, 60, layers=2, linear=False)
+    size = ["size=small"] if name.startswith("table3") else ["linear=false"]
+    changes = {"data.path": str(images), "training.steps": "20", "training.validate_every": "0.5"}
+    changes |= {"training.batch_size": "10", "training.validation_images": "20"}
+    changes |= SMALL_IMAGES if name.startswith("table3") else {}
+    return recipes.build(name, size, [f"{key}={value}" for key, value in changes.items()])
+
+
+@pytest.mark.parametrize("name", ["table2.rbm", "table2.marginal", "table1.rebar", "table3.rbm"])
 def test_a_resumed_run_equals_an_unbroken_one(
     name: str, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = _recipe(images, name, 60, layers=2, linear=False)
+    recipe = _resumable(name, images)
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     train(recipe, whole, say=_quiet)
 
