@@ -175,6 +175,7 @@ class Training(Section):
     validation_samples: Annotated[int, Field(ge=1, le=100_000)] | None = 100
     validation_images: Annotated[int, Field(ge=1)] | None = 1000
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    tensorboard: bool = False
 
 
 class Estimator(Section):

@@ -1,6 +1,5 @@
 """The training loop, top to bottom: build, then step, log, validate and save until the last step."""
 
-import json
 import math
 import signal
 import sys
@@ -23,6 +22,7 @@ from dvaepp.recipes.schema import Convolutional, Recipe
 from dvaepp.samplers import pcd
 from dvaepp.training import checkpoint
 from dvaepp.training.bounds import Terms, terms
+from dvaepp.training.metrics import Metrics
 from dvaepp.training.schedules import kl_weight, learning_rate, sharpness, smoothing_at
 from dvaepp.training.state import Progress, State, build, estimate_log_z, restore, save, sums_exactly
 from dvaepp.training.targets import FeedForwardTarget
@@ -90,7 +90,8 @@ def _loop(run: Run, state: State, signals: "_Signals") -> None:
     log_every = max(1, steps // LOGS)
     clock = _Clock(state.step, steps)
     # on a terminal a bar; elsewhere the lines of each validation carry the time left
-    with open(run.folder / "metrics.jsonl", "a", buffering=1) as metrics, progress(run.recipe.name, steps) as advance:
+    tensorboard = run.recipe.training.tensorboard
+    with Metrics(run.folder, tensorboard) as metrics, progress(run.recipe.name, steps) as advance:
         advance(state.step)
         while state.step < steps:
             state, found, loss = step(run.recipe, run.dataset, state, run.device)
@@ -100,11 +101,11 @@ def _loop(run: Run, state: State, signals: "_Signals") -> None:
                     raise RuntimeError(
                         f"the loss is {loss.item()} at step {state.step}; the last checkpoint is in {run.folder}"
                     )
-                metrics.write(json.dumps(_train_record(run.recipe, state, found, clock.speed(state.step))) + "\n")
+                metrics.write(_train_record(run.recipe, state, found, clock.speed(state.step)))
             clock.announce(state.step, run.say)
             if state.step % validate_every == 0 or state.step == steps:
                 record = validate(run.recipe, run.dataset, state, run.device)
-                metrics.write(json.dumps(record) + "\n")
+                metrics.write(record)
                 run.say(_line(record, steps, clock.left(state.step)))
                 state = _judged(run, state, record)
             if signals.received:

@@ -13,7 +13,15 @@ from torch import Tensor, nn
 from dvaepp.models.decoder import Canvas, Decoder
 from dvaepp.models.likelihoods import LIKELIHOODS
 
-CANVASES = [(28, 28, 32, 4), (32, 32, 32, 4), (16, 16, 16, 3), (5, 7, 8, 3), (8, 8, 8, 1), (1, 1, 4, 3), (27, 31, 32, 4)]
+CANVASES = [
+    (28, 28, 32, 4),
+    (32, 32, 32, 4),
+    (16, 16, 16, 3),
+    (5, 7, 8, 3),
+    (8, 8, 8, 1),
+    (1, 1, 4, 3),
+    (27, 31, 32, 4),
+]
 
 
 def _scale_of(row: int, column: int, steps: list[int]) -> int:
