@@ -52,10 +52,9 @@ class Trained(nn.Module):
         x = self._images(x)
         if isinstance(self.model, DVAE):
             bits: list[Tensor] = []
-            q = Posterior(self.model, self.model.encode(x), self._noise(None), None)
+            encoded = self.model.encode(x)
             for _ in self.model.group_sizes:
-                q.global_group(bits)
-                bits.append((q.global_parameters[-1] > 0).float())
+                bits.append((self.model.posterior_parameters(encoded, bits) > 0).float())
             return torch.cat(bits, -1)
         half = [torch.full((len(x), size), 0.5, device=x.device) for size in self.model.group_sizes]
         return torch.cat(self.model.posterior(x.flatten(1), half, Binary(validate_args=False)).zeta, -1)

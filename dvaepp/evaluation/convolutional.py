@@ -10,7 +10,6 @@ from torch import Tensor
 
 from dvaepp.evaluation.importance import streamed_log_mean
 from dvaepp.models.dvae import DVAE, Encoded, Posterior
-from dvaepp.models.local import Share
 from dvaepp.models.noise import Noise
 from dvaepp.smoothing.base import Smoothing
 
@@ -42,8 +41,8 @@ def log_likelihood(
 
 def _log_weights(model: DVAE, x: Tensor, encoded: Encoded, k: int, smoothing: Smoothing | None, noise: Noise) -> Tensor:
     """log w up to log Z, (k, batch)."""
-    share = Share(*(part.repeat(k, 1, 1, 1) for part in encoded.share))
-    q = Posterior(model, Encoded(encoded.top.repeat(k, 1), share), noise, smoothing, exact=True)
+    again = Encoded(encoded.top.repeat(k, 1), encoded.share.repeated(k))
+    q = Posterior(model, again, noise, smoothing, exact=True)
     drawn = model.top_down(q, k * len(x))
     log_w = model.decoder(drawn.features, model.canvas.pad(x).repeat(k, 1, 1, 1))
     z = [group.scored for group in drawn.zeta]

@@ -148,12 +148,15 @@ def _seed(generator: torch.Generator | None, device: torch.device) -> int:
 
 
 def _threshold(chunks: list[_Chunk], logits: Tensor, out: Tensor) -> None:
-    """out = 1[u < sigmoid(logits)]."""
+    """out = 1[u < sigmoid(logits)], decided in float32 whatever the model's type."""
     sizes = [chunk.rows for chunk in chunks]
-    zeros = logits.new_zeros(logits.shape[1])
-    # a copy of the logits, because a threshold may spend them
-    for chunk, part, target in zip(chunks, logits.clone().split(sizes), out.split(sizes), strict=True):
+    spent = logits.to(torch.float32, copy=True)  # a threshold may overwrite its logits
+    zeros = spent.new_zeros(spent.shape[1])
+    drawn = out if out.dtype == torch.float32 else torch.empty_like(spent)
+    for chunk, part, target in zip(chunks, spent.split(sizes), drawn.split(sizes), strict=True):
         chunk.noise.threshold_(part, zeros, zeros, None, target)
+    if drawn is not out:
+        out.copy_(drawn)
 
 
 def _smoothed(z: Tensor, smoothing: Smoothing, rho: Tensor) -> Tensor:

@@ -17,9 +17,9 @@ from dvaepp.errors import UsageError
 from dvaepp.models.decoder import Canvas, Decoder
 from dvaepp.models.latents import LATENTS, Drawn, Latent
 from dvaepp.models.likelihoods import LIKELIHOODS
-from dvaepp.models.local import LocalNetworks, Share
+from dvaepp.models.local import Block, LocalNetworks, Share
 from dvaepp.models.noise import Noise
-from dvaepp.networks.residual import Matrices, factor, parse, residual
+from dvaepp.networks.residual import factor, parse, residual
 from dvaepp.networks.selu import Selu
 from dvaepp.priors.rbm import RBM
 from dvaepp.smoothing.base import Smoothing
@@ -163,6 +163,11 @@ class DVAE(nn.Module):
         top = self.norm2(self.down2(features)).flatten(1) if self.group_sizes else features.flatten(1)
         return Encoded(top, self.q.share(features))
 
+    def posterior_parameters(self, encoded: Encoded, before: Sequence[Tensor]) -> Tensor:
+        """Of q(z_a|x, ζ_<a), the group after `before`."""
+        parameters: Tensor = self.encoders[len(before)](torch.cat([encoded.top, *before], 1))
+        return parameters
+
     def top_down(self, source: Source, rows: int) -> TopDown:
         zeta: list[Drawn] = []
         for _ in self.group_sizes:
@@ -182,7 +187,7 @@ class DVAE(nn.Module):
 
     def local_priors(self, up: Tensor, h: Sequence[Tensor]) -> list[Tensor]:
         """Parameters of p(h_j|ζ, h_<j) for all j, given all h."""
-        return list(self.p.beside(self.p.share(up), h).chunk(self.p.num_groups, 1))
+        return self.p.beside(self.p.share(up), h, self.resolution)
 
     def global_priors(self) -> list[Tensor]:
         """Parameters of factorial global priors, (1, per unit · units) for each group; normal ones are N(0, I)."""
@@ -203,11 +208,10 @@ class Posterior:
         self.global_parameters: list[Tensor] = []
         self.local_parameters: list[Tensor] = []
         self._shares: list[Share] | None = None
-        self._prepared: list[list[Matrices]] = []
+        self._prepared: list[list[Block]] = []
 
     def global_group(self, before: Sequence[Tensor]) -> Drawn:
-        network = self.model.encoders[len(before)]
-        self.global_parameters.append(network(torch.cat([self.encoded.top, *before], 1)))
+        self.global_parameters.append(self.model.posterior_parameters(self.encoded, before))
         return self._draw(self.model.global_latent, self.global_parameters[-1])
 
     def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn:
@@ -216,7 +220,9 @@ class Posterior:
             self._shares = q.split(self.encoded.share.plus(q.share(up, self.model.local_channels)))
             self._prepared = q.prepared(up.shape[-1])
         j = len(before)
-        self.local_parameters.append(self.model.q.one(j, self._shares[j], before, self._prepared[j]))
+        self.local_parameters.append(
+            self.model.q.one(j, self._shares[j], before, self._prepared[j], self.model.resolution)
+        )
         return self._draw(self.model.local_latent, self.local_parameters[-1])
 
     def _draw(self, latent: Latent, parameters: Tensor) -> Drawn:
@@ -233,7 +239,7 @@ class Prior:
     def __init__(self, model: DVAE, zeta: Sequence[Tensor], noise: Noise, smoothing: Smoothing | None = None) -> None:
         self.model, self.zeta, self.noise, self.smoothing = model, zeta, noise, smoothing
         self._shares: list[Share] | None = None
-        self._prepared: list[list[Matrices]] = []
+        self._prepared: list[list[Block]] = []
 
     def global_group(self, before: Sequence[Tensor]) -> Drawn:
         value = self.zeta[len(before)]
@@ -243,5 +249,6 @@ class Prior:
         if self._shares is None:
             self._shares = self.model.p.split(self.model.p.share(up))
             self._prepared = self.model.p.prepared(up.shape[-1])
-        parameters = self.model.p.one(len(before), self._shares[len(before)], before, self._prepared[len(before)])
+        j = len(before)
+        parameters = self.model.p.one(j, self._shares[j], before, self._prepared[j], self.model.resolution)
         return self.model.local_latent.draw(parameters, self.noise, self.smoothing)

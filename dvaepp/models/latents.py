@@ -99,7 +99,7 @@ class Bernoulli(Latent):
 
 def smoothed(z: Tensor, smoothing: Smoothing, noise: Noise) -> Tensor:
     """ζ ~ r(ζ|z): the mixture of a certain unit."""
-    certain = torch.where(z == 1, torch.inf, -torch.inf)
+    certain = torch.where(z == 1, torch.inf, -torch.inf).to(z)
     return smoothing.sample(certain, noise.uniform(*z.shape))
 
 

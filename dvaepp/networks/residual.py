@@ -10,7 +10,6 @@ shape stays, else a 1x1 convolution of the same stride. All kernels but the skip
 import math
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -38,10 +37,7 @@ class Conv(nn.Module):
         sd = math.sqrt((4 if resize == "u" else 1) / (inputs * kernel**2)) / TRUNCATED_SD
         nn.init.trunc_normal_(self.weight, std=sd, a=-2 * sd, b=2 * sd, generator=generator)
 
-    def forward(self, x: Tensor, matrix: Tensor | None = None) -> Tensor:
-        """`matrix`: the convolution as a product, where it was made beforehand."""
-        if matrix is not None:
-            return small_maps.product(x, matrix, self.bias, self.resize)
+    def forward(self, x: Tensor) -> Tensor:
         return convolve(x, self.weight, self.bias, self.resize)
 
 
@@ -76,13 +72,6 @@ class Excitation(nn.Module):
         return f * torch.sigmoid(self.excite(hidden))[:, :, None, None]
 
 
-class Matrices(NamedTuple):
-    """A block's two convolutions as products, where they were made beforehand."""
-
-    first: Tensor | None
-    second: Tensor | None
-
-
 class Residual(nn.Module):
     """One block; `project` makes the skip a 1x1 convolution even where the shape stays."""
 
@@ -102,14 +91,10 @@ class Residual(nn.Module):
         same = inputs == outputs and not resize and not project
         self.skip = None if same else Conv(inputs, outputs, 1, resize, generator)
 
-    def forward(self, x: Tensor, matrices: Matrices | None = None) -> Tensor:
-        made = matrices or Matrices(None, None)
-        first = self.first(elu(x), made.first)
-        return self.after_first(first, x if self.skip is None else self.skip(x), made.second)
-
-    def after_first(self, first: Tensor, skip: Tensor, matrix: Tensor | None = None) -> Tensor:
-        """The rest of the block, given its first convolution and its skip."""
-        return skip + self.excitation(self.second(elu(first), matrix))
+    def forward(self, x: Tensor) -> Tensor:
+        skip = x if self.skip is None else self.skip(x)
+        out: Tensor = skip + self.excitation(self.second(elu(self.first(elu(x)))))
+        return out
 
 
 def parse(block: str) -> tuple[int, str]:

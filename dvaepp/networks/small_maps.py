@@ -5,7 +5,6 @@ no tap joins p and q. For 1x1 and 2x2 maps it even has fewer entries than a padd
 channels its product is far faster than a convolution routine.
 """
 
-from collections.abc import Sequence
 from functools import cache
 
 import torch
@@ -14,24 +13,18 @@ from torch.nn.functional import conv2d, conv_transpose2d, linear, pad
 
 FEW_PIXELS = 16  # P Q up to which the product is never larger than the padded convolution
 SMALL_MAP = 256  # P Q up to which it pays with few channels
-FEW_CHANNELS = 32 * 32  # inputs x outputs
-FEW_GROUPED = 8 * 8  # the same of one group among several
+FEW_CHANNELS = 16 * 16  # inputs x outputs
 
 
-def pays(size: int, resize: str, inputs: int, outputs: int, groups: int = 1) -> bool:
+def pays(size: int, resize: str, inputs: int, outputs: int) -> bool:
     """Whether the product is the faster form for a square map of `size` pixels."""
     pairs = size**2 * _resized(size, resize) ** 2
-    few = FEW_CHANNELS if groups == 1 else FEW_GROUPED
-    return pairs <= FEW_PIXELS or (pairs <= SMALL_MAP and inputs * outputs <= few)
+    return pairs <= FEW_PIXELS or (pairs <= SMALL_MAP and inputs * outputs <= FEW_CHANNELS)
 
 
 def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, resize: str = "") -> Tensor:
     """A 3x3 convolution of x (rows, inputs, size, size), as `Conv` computes it; the result is channels-last."""
-    return product(x, matrices(weight[None], x.shape[-1], resize)[0], bias, resize)
-
-
-def product(x: Tensor, matrix: Tensor, bias: Tensor | None, resize: str = "") -> Tensor:
-    """The same, from a matrix made beforehand."""
+    matrix = _matrix(weight, x.shape[-1], resize)
     rows, out = x.shape[0], _resized(x.shape[-1], resize)
     flat = x.permute(0, 2, 3, 1).reshape(rows, -1)
     y = flat @ matrix if bias is None else torch.addmm(bias.repeat(out * out), flat, matrix)
@@ -51,27 +44,15 @@ def pointwise(x: Tensor, weight: Tensor, bias: Tensor | None, resize: str = "") 
     return (spread if bias is None else spread + bias).permute(0, 3, 1, 2)
 
 
-def grouped(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
-    """The same convolution (size kept) of every group, each on its own channels of x."""
-    rows, _, size, _ = x.shape
-    count = len(weights)
-    matrix = matrices(torch.stack(list(weights)), size)
-    flat = x.permute(0, 2, 3, 1).reshape(rows, size * size, count, -1).permute(2, 0, 1, 3).reshape(count, rows, -1)
-    bias = torch.stack(list(biases))[:, None].repeat(1, 1, size * size)
-    y = torch.baddbmm(bias, flat, matrix).view(count, rows, size, size, -1)
-    return y.permute(1, 0, 4, 2, 3).reshape(rows, -1, size, size).contiguous(memory_format=torch.channels_last)
-
-
-def matrices(weight: Tensor, size: int, resize: str = "") -> Tensor:
-    """A of each of several kernels (count, outputs, inputs, 3, 3): (count, P inputs, Q outputs)."""
+def _matrix(weight: Tensor, size: int, resize: str) -> Tensor:
+    """A, (P inputs, Q outputs)."""
     if resize == "u":
-        weight = weight.transpose(1, 2)  # transposed convolutions keep (inputs, outputs)
-    count, outputs, inputs = weight.shape[:3]
+        weight = weight.transpose(0, 1)  # transposed convolutions keep (inputs, outputs)
+    outputs, inputs = weight.shape[:2]
     taps = _taps(size, resize).to(weight)  # (P, Q, 9)
-    kernels = weight.permute(0, 3, 4, 2, 1).reshape(count, weight.shape[3] ** 2, inputs * outputs)
-    joined = taps.flatten(0, 1) @ kernels
-    pixels = (taps.shape[0], taps.shape[1])
-    return joined.view(count, *pixels, inputs, outputs).transpose(2, 3).reshape(count, pixels[0] * inputs, -1)
+    kernels = weight.permute(2, 3, 1, 0).reshape(9, inputs * outputs)
+    joined = (taps.flatten(0, 1) @ kernels).view(*taps.shape[:2], inputs, outputs)
+    return joined.transpose(1, 2).reshape(taps.shape[0] * inputs, -1)
 
 
 @cache

@@ -25,12 +25,13 @@ Array = NDArray[np.float64]
 
 
 def _model(architecture: Architecture, spread: float = 0.35, **options: object) -> DVAE:
-    """Every parameter and statistic random; q off by enough to leave a gap, not so far that weights have no variance."""
+    """Every parameter and statistic random; q is off by enough to leave a gap, p not so far that weights explode."""
     g = torch.Generator().manual_seed(4)
     model = DVAE((1, 2, 2), architecture, local_channels=1, generator=g, **options)
     with torch.no_grad():
+        strong = ("prior", "decoder", *(("p.", "upsample") if options["local_kind"] == "bernoulli" else ()))
         for name, parameter in model.named_parameters():
-            scale = spread if name.startswith(("prior", "decoder")) else 0.2
+            scale = spread if name.startswith(strong) else 0.2
             parameter.add_(scale * torch.randn(parameter.shape, generator=g))
         if model.local_latent.parameters_per_unit == 2:
             for network in model.q.networks:  # a normal q wider than p

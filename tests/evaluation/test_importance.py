@@ -139,3 +139,13 @@ def test_weights_equal_the_model_s_own_terms(prior: str, centered_code: bool, mo
     monkeypatch.setattr(numerics, "_log_prob_kernel", lambda: None)
     values = log_likelihood(model, x, 20, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(values, streamed_log_mean(lambda k: log_w, 20, 20), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("prior", ["rbm", "directed"])
+def test_double_model_gives_the_same_estimate(prior: str) -> None:
+    model, x = _model(prior), _images()
+    single, double = (
+        log_likelihood(model.to(dtype), x.to(dtype), 50, generator=torch.Generator().manual_seed(0))
+        for dtype in (torch.float32, torch.float64)
+    )
+    torch.testing.assert_close(single, double, rtol=1e-5, atol=1e-5)

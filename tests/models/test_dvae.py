@@ -48,17 +48,17 @@ def _images(rows: int = 5) -> Tensor:
 
 MAPS = {
     "omniglot": {
-        "down1": [(128, 4)], "down2": [(512, 1)], "upsample": [(128, 4)], "q": [(64, 4)] * 16, "p": [(64, 4)] * 16,
+        "down1": [(128, 4)], "down2": [(512, 1)], "upsample": [(128, 4)], "q": [(64, 4)] * 2, "p": [(64, 4)] * 2,
         "context": [(16, 4)], "upsamples": [(16, 8), (8, 16), (8, 32)],
         "heads": [(1, 4), (1, 8), (1, 16), (1, 32)], "inputs": [(32, 4), (32, 8), (32, 16)],
     },
     "caltech": {
-        "down1": [(8, 8)], "down2": [(16, 1)], "upsample": [(32, 8)], "q": [(64, 8)] * 16, "p": [(64, 8)] * 16,
+        "down1": [(8, 8)], "down2": [(16, 1)], "upsample": [(32, 8)], "q": [(64, 8)] * 2, "p": [(64, 8)] * 2,
         "context": [(16, 8)], "upsamples": [(8, 8), (4, 16), (4, 32)],
         "heads": [(1, 4), (1, 8), (1, 16), (1, 32)], "inputs": [(32, 8), (32, 8), (32, 16)],
     },
     "cifar10": {
-        "down1": [(256, 8)], "down2": [(1024, 1)], "upsample": [(32, 8)], "q": [(64, 8)] * 16, "p": [(64, 8)] * 16,
+        "down1": [(256, 8)], "down2": [(1024, 1)], "upsample": [(32, 8)], "q": [(64, 8)] * 2, "p": [(64, 8)] * 2,
         "context": [(256, 8)], "upsamples": [(128, 8), (64, 16), (32, 32)],
         "heads": [(100, 4), (100, 8), (100, 16), (100, 32)], "inputs": [(32, 8), (32, 8), (32, 16)],
     },
@@ -102,7 +102,8 @@ def test_the_maps_have_the_sizes_of_table_4(dataset: str) -> None:
     up = model.upsample(torch.zeros(2, model.num_units, 1, 1, device="meta"))
     size = up.shape[-1]
     h = [torch.zeros(2, 32, size, size, device="meta") for _ in range(16)]
-    for j in range(16):
+    assert len(model.q.networks) == len(model.p.networks) == 16
+    for j in (0, 15):  # the first and the last group
         model.q.plain(j, torch.cat([features, up], 1), h[:j])
         model.p.plain(j, up, h[:j])
     assert d(torch.cat([up, *h], 1), model.canvas.pad(x)).shape == (2,)
@@ -149,32 +150,40 @@ def test_an_unconditional_decoder_has_one_head_and_no_input_nets() -> None:
 @pytest.mark.parametrize("global_kind", ["rbm", "bernoulli", "normal", "none"])
 @pytest.mark.parametrize("local_kind", ["bernoulli", "normal"])
 def test_the_posterior_pass_equals_the_networks_one_by_one(global_kind: str, local_kind: str) -> None:
-    """Parameters of q and p along a drawn pass, against each network on its concatenation, in float64."""
+    """Parameters of q and p along a drawn pass, against each network on its concatenation, in float64.
+
+    Gradients of both with respect to every parameter too, ζ and h being drawn from q.
+    """
     model = _tiny(global_kind=global_kind, local_kind=local_kind).double()
     x = _images().double()
-    with torch.no_grad():
-        q = Posterior(model, model.encode(x), _noise(), Exponential(8.0))
-        drawn = model.top_down(q, len(x))
-        zeta, h = [g.value for g in drawn.zeta], [g.value for g in drawn.h]
-        features = model.norm1(model.down1(model.input_norm(x)))
-        if global_kind == "none":
-            up = model.constant.expand(5, -1, -1, -1)
-            assert zeta == []
-        else:
-            top = model.norm2(model.down2(features)).flatten(1)
-            for i, parameters in enumerate(q.global_parameters):
-                layer = model.encoders[i].layers[0]
-                expected = torch.cat([top, *zeta[:i]], 1) @ layer.weight.T + layer.bias
-                torch.testing.assert_close(parameters, expected, rtol=0, atol=1e-10)
-            up = model.upsample(torch.cat(zeta, 1)[:, :, None, None])
-        torch.testing.assert_close(drawn.up, up, rtol=0, atol=1e-10)
-        priors = model.local_priors(up, h)
-        for j in range(3):
-            mine = model.q.networks[j](torch.cat([features, up, *h[:j]], 1))
-            torch.testing.assert_close(q.local_parameters[j], mine, rtol=0, atol=1e-10)
-            theirs = model.p.networks[j](torch.cat([up, *h[:j]], 1))
-            torch.testing.assert_close(priors[j], theirs, rtol=0, atol=1e-10)
-        torch.testing.assert_close(drawn.features, torch.cat([up, *h], 1), rtol=0, atol=0)
+    q = Posterior(model, model.encode(x), _noise(), Exponential(8.0))
+    drawn = model.top_down(q, len(x))
+    zeta, h = [g.value for g in drawn.zeta], [g.value for g in drawn.h]
+    features = model.norm1(model.down1(model.input_norm(x)))
+    found, expected = [drawn.features, *q.local_parameters, *model.local_priors(drawn.up, h)], []
+    if global_kind == "none":
+        up = model.constant.expand(5, -1, -1, -1)
+        assert zeta == []
+    else:
+        top = model.norm2(model.down2(features)).flatten(1)
+        layers = [model.encoders[i].layers[0] for i in range(2)]
+        expected += [torch.cat([top, *zeta[:i]], 1) @ a.weight.T + a.bias for i, a in enumerate(layers)]
+        found = [*q.global_parameters, *found]
+        up = model.upsample(torch.cat(zeta, 1)[:, :, None, None])
+    expected.append(torch.cat([up, *h], 1))
+    expected += [model.q.networks[j](torch.cat([features, up, *h[:j]], 1)) for j in range(3)]
+    expected += [model.p.networks[j](torch.cat([up, *h[:j]], 1)) for j in range(3)]
+    parameters = list(model.parameters())
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
+        direction = torch.randn(b.shape, generator=_generator(5), dtype=torch.float64)
+        gradients = [
+            torch.autograd.grad((v * direction).sum(), parameters, retain_graph=True, materialize_grads=True)
+            for v in (a, b)
+        ]
+        largest = max(g.abs().max().item() for g in gradients[1])
+        for mine, theirs in zip(*gradients, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-11 * largest)
 
 
 def test_prior_pass_draws_h_from_p_given_zeta() -> None:

@@ -1,11 +1,11 @@
-"""Matrix products in place of convolutions: the same numbers and gradients as torch's convolutions."""
+"""Matrix products and minimal filtering in place of convolutions: torch's numbers and gradients."""
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, conv_transpose2d
 
-from dvaepp.networks import small_maps
+from dvaepp.networks import small_maps, winograd
 
 
 def _random(*shape: int, seed: int = 0) -> Tensor:
@@ -38,14 +38,48 @@ def test_the_product_equals_the_convolution(size: int, resize: str, with_bias: b
     _same(found, expected, [x, weight, *([] if bias is None else [bias])])
 
 
-@pytest.mark.parametrize("size", [1, 2, 4, 8])
-@pytest.mark.parametrize("groups", [1, 2, 5])
-def test_grouped_products_equal_a_grouped_convolution(size: int, groups: int) -> None:
-    x = _random(4, 3 * groups, size, size)
-    weights = [_random(2, 3, 3, 3, seed=j + 1) for j in range(groups)]
-    biases = [_random(2, seed=j + 50) for j in range(groups)]
-    expected = conv2d(x, torch.cat(weights), torch.cat(biases), padding=1, groups=groups)
-    _same(small_maps.grouped(x, weights, biases), expected, [x, *weights, *biases])
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("resize", ["", "d", "u"])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_a_pointwise_map_equals_the_1x1_convolution(size: int, resize: str, with_bias: bool) -> None:
+    x = _random(5, 3, size, size)
+    weight = _random(*((3, 4) if resize == "u" else (4, 3)), 1, 1, seed=1)
+    bias = _random(4, seed=2) if with_bias else None
+    if resize == "u":
+        expected = conv_transpose2d(x, weight, bias, stride=2, output_padding=1)
+    else:
+        expected = conv2d(x, weight, bias, stride=2 if resize == "d" else 1)
+    found = small_maps.pointwise(x, weight, bias, resize)
+    _same(found, expected, [x, weight, *([] if bias is None else [bias])])
+
+
+def _pixel_major(x: Tensor) -> Tensor:
+    """(rows, channels, height, width) -> (pixels, rows, channels)."""
+    return x.movedim((2, 3), (0, 1)).flatten(0, 1)
+
+
+@pytest.mark.parametrize("size", [4, 8])
+def test_minimal_filtering_equals_the_convolution(size: int) -> None:
+    x, weight = _random(5, 3, size, size), _random(6, 3, 3, 3, seed=1)
+    found = winograd.convolution(_pixel_major(x), winograd.kernels(weight))
+    _same(found, _pixel_major(conv2d(x, weight, padding=1)), [x, weight])
+
+
+@pytest.mark.parametrize("size", [4, 8])
+def test_minimal_filtering_of_groups_equals_a_grouped_convolution(size: int) -> None:
+    x, weight = _random(5, 4 * 3, size, size), _random(4, 6, 3, 3, 3, seed=1)
+    grouped = _pixel_major(x).unflatten(-1, (4, 3)).transpose(1, 2)  # (pixels, groups, rows, channels)
+    found = winograd.convolution(grouped, winograd.kernels(weight)).transpose(1, 2).flatten(2)
+    _same(found, _pixel_major(conv2d(x, weight.flatten(0, 1), padding=1, groups=4)), [x, weight])
+
+
+def test_minimal_filtering_keeps_float32_within_a_few_digits() -> None:
+    """64 channels of unit noise, outputs of unit size: the error stays below 1e-4."""
+    x, weight = _random(50, 64, 4, 4).detach(), _random(64, 64, 3, 3, seed=1).detach() / 24
+    exact = _pixel_major(conv2d(x, weight, padding=1))
+    found = winograd.convolution(_pixel_major(x.float()), winograd.kernels(weight.float()))
+    assert found.dtype == torch.float32 and (found.double() - exact).abs().max() < 1e-4
+    assert winograd.fits(4) and winograd.fits(8) and not any(winograd.fits(size) for size in (1, 2, 3, 5, 6))
 
 
 def test_a_product_in_float32_keeps_its_type_after_one_in_float64() -> None:
