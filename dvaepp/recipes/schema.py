@@ -68,7 +68,7 @@ class Convolutional(Section):
     @model_validator(mode="after")
     def _reachable(self) -> "Convolutional":
         if self.global_kind != "none" and self.global_units % self.global_groups:
-            fits = [n for n in range(1, self.global_units + 1) if self.global_units % n == 0]
+            fits = [n for n in range(1, min(self.global_units, 64) + 1) if self.global_units % n == 0]
             raise ValueError(
                 f"{self.global_groups} groups do not divide {self.global_units} global units; "
                 f"global_groups may be {', '.join(map(str, fits))}"
@@ -227,11 +227,32 @@ class Recipe(Section):
             self._estimable(prior)
         if (self.training.objective == "rolfe") != (self.smoothing.name == "spike_exponential"):
             raise ValueError("objective 'rolfe' and smoothing 'spike_exponential' go together")
+        self._smoothable()
+        if isinstance(self.model, Convolutional) and self.training.batch_size < 2:
+            raise ValueError("training.batch_size must be at least 2 for a convolutional model: it has batch norm")
         if self.training.importance_samples > 1 and (
             self.training.objective != "marginal" or isinstance(self.model, Convolutional)
         ):
             raise ValueError("importance_samples above 1 needs a feed-forward model and the marginal objective")
         return self
+
+    def _smoothable(self) -> None:
+        """Refuse a smoothing that the objective cannot use: all but joint and rolfe need overlapping densities."""
+        from dvaepp.smoothing import MEMBERS
+        from dvaepp.smoothing.base import Overlapping
+
+        name = self.smoothing.name
+        if name not in MEMBERS:
+            raise ValueError(f"no smoothing called {name!r}; there are {', '.join(sorted(MEMBERS))}")
+        overlapping = issubclass(MEMBERS[name], Overlapping)
+        local = isinstance(self.model, Convolutional) and self.model.local_kind == "bernoulli"
+        objective = self.training.objective
+        if not overlapping and (objective in ("boltzmann", "marginal") or local):
+            good = sorted(each for each, member in MEMBERS.items() if issubclass(member, Overlapping))
+            what = "Bernoulli local units" if local and objective == "rolfe" else f"objective {objective!r}"
+            raise ValueError(f"{what} needs an overlapping smoothing, not {name!r}: {', '.join(good)}")
+        if name == "binary" and self.estimator is None:
+            raise ValueError("smoothing 'binary' passes no gradient: choose another, or an estimator")
 
     def _estimable(self, prior: str) -> None:
         """Refuse what an estimator cannot do before anything is trained."""

@@ -45,7 +45,8 @@ def test_paper_map_names_what_exists() -> None:
             continue
         source = (ROOT / "tests" / last).read_text()
         assert not name or f"def {name}(" in source, f"{last}::{name}"
-    folders = "smoothing|distributions|reporting|priors|objectives|samplers|log_partition|models|networks|training|evaluation|estimators"
+    folders = "smoothing|distributions|reporting|priors|objectives|estimators|samplers|log_partition|models|networks"
+    folders += "|training|evaluation"
     for dotted in re.findall(rf"`((?:{folders})[\w.]*)`", text):
         _resolve(f"dvaepp.{dotted}")
 

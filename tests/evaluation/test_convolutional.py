@@ -125,25 +125,31 @@ def _integrated(model: DVAE, x: Tensor, nodes: int = 801) -> Array:
     return np.logaddexp.reduce(net.log_x(x, up, [h]) + log_p, 1)
 
 
-def _smooth_density(zeta: Array, logits: Array) -> Array:
-    """log p(ζ) = log Σ_z p(z) r(ζ|z) of a Bernoulli unit with exponential smoothing."""
-    mu, norm = 1 / (1 + np.exp(-logits)), (1 - math.exp(-BETA)) / BETA
-    return np.log(((1 - mu) * np.exp(-BETA * zeta) + mu * np.exp(-BETA * (1 - zeta))) / norm)
+def _log_r(zeta: Array, z: Array) -> Array:
+    """log r(ζ|z), exponential."""
+    return -BETA * np.abs(zeta - z) - math.log((1 - math.exp(-BETA)) / BETA)
 
 
-def _smoothed(model: DVAE, x: Tensor, nodes: int = 80) -> Array:
-    """log ∫ p(ζ) p(η|ζ) p(x|ζ, η) for one global unit and one local Bernoulli unit, both smoothed."""
+def _smoothed(model: DVAE, x: Tensor, nodes: int) -> Array:
+    """log ∫ p(ζ) Π p(η_j|ζ, η_<j) p(x|ζ, η): Bernoulli local units on one pixel, everything smoothed.
+
+    p(ζ) = Σ_z p(z) Π r(ζ_i|z_i), and likewise for each η_j; a Gauss-Legendre product rule.
+    """
     net = _Double(model)
+    units, groups = model.num_units, model.q.num_groups
     points, weights = np.polynomial.legendre.leggauss(nodes)
-    points, weights = (points + 1) / 2, weights / 2
-    zeta, eta = np.repeat(points, nodes), np.tile(points, nodes)
-    up = net.up(zeta[:, None])
-    h = torch.from_numpy(eta).reshape(-1, 1, 1, 1)
-    log_p = np.log(np.repeat(weights, nodes) * np.tile(weights, nodes))
-    log_p = log_p + _smooth_density(zeta, model.prior_parameters.detach().double().numpy())
-    log_p = log_p + _smooth_density(eta, net.prior(0, up, []).flatten().numpy())
-    assert abs(log_sum_exp(log_p)) < 1e-9
-    return np.logaddexp.reduce(net.log_x(x, up, [h]) + log_p, 1)
+    grid = np.array(list(itertools.product((points + 1) / 2, repeat=units + groups)))
+    log_p = np.log(list(itertools.product(weights / 2, repeat=units + groups))).sum(1)
+    zeta = grid[:, :units]
+    each = [p + _log_r(zeta, z).sum(1) for p, z in zip(_log_prior(model), states(units), strict=True)]
+    log_p = log_p + np.logaddexp.reduce(each)
+    up = net.up(zeta)
+    h = list(torch.from_numpy(grid[:, units:]).reshape(-1, groups, 1, 1).split(1, 1))
+    for j in range(groups):
+        logits, eta = net.prior(j, up, h[:j]).flatten().numpy(), grid[:, units + j]
+        log_p = log_p + np.logaddexp(*(_log_bernoulli(np.array(v), logits) + _log_r(eta, v) for v in (0.0, 1.0)))
+    assert abs(log_sum_exp(log_p)) < 1e-6, "the quadrature is too coarse"
+    return np.logaddexp.reduce(net.log_x(x, up, h) + log_p, 1)
 
 
 CASES = {
@@ -216,30 +222,33 @@ def test_block_size_changes_the_order_of_noise_only(name: str) -> None:
         assert (np.abs(runs[0].mean(0) - other.mean(0)) < 5 * error).all()
 
 
-def _one_unit() -> DVAE:
-    options = dict(global_kind="bernoulli", global_units=1, global_groups=1, local_kind="bernoulli", local_groups=1)
-    return _model(ON_ONE, spread=1.0, **options)
+def _few_units(kind: str) -> tuple[DVAE, int]:
+    """One global and one local unit, or two of each behind an RBM; and how fine a quadrature they can afford."""
+    number, nodes, spread = (2, 14, 0.6) if kind == "rbm" else (1, 80, 1.0)
+    options = dict(global_kind=kind, global_units=number, global_groups=number, local_groups=number)
+    return _model(ON_ONE, spread=spread, local_kind="bernoulli", **options), nodes
 
 
-def test_smoothed_estimate_approaches_the_quadrature_over_zeta() -> None:
-    """App. I: one global and one local unit at β = 8; weights average to p(x) within 5 standard errors."""
-    model = _one_unit()
-    exact = _smoothed(model, _images())
+@pytest.mark.parametrize("kind", ["bernoulli", "rbm"])
+def test_smoothed_estimate_approaches_the_quadrature_over_zeta(kind: str) -> None:
+    """App. I at β = 8: weights average to p(x), and 1000 of them give log p(x), within 5 standard errors."""
+    model, nodes = _few_units(kind)
+    exact = _smoothed(model, _images(), nodes)
     estimates = _repeated(model, 1000, 40, seed=0, smoothing=Exponential(BETA)).numpy()
     error = estimates.std(0) / math.sqrt(40)
-    assert (np.abs(estimates.mean(0) - exact) < 5 * error + 0.01).all() and (error < 0.02).all()
+    assert (np.abs(estimates.mean(0) - exact) < 5 * error + 0.01).all() and np.median(error) < 0.03
     weights = np.exp(_repeated(model, 1, 20_000, seed=1, smoothing=Exponential(BETA)).numpy() - exact)
     assert (np.abs(weights.mean(0) - 1) < 5 * weights.std(0) / math.sqrt(20_000)).all()
     binary = _enumerated(model, _images())
     assert np.abs(binary - exact).max() > 0.05, "at β = 8 the smoothed model must differ from the binary one"
     sharp = _repeated(model, 1000, 40, seed=0, smoothing=Exponential(1e4)).numpy()
-    assert np.abs(sharp.mean(0) - binary).max() < 0.02
+    assert np.abs(sharp.mean(0) - binary).max() < 0.05
 
 
 def test_training_bound_lies_below_the_smoothed_log_likelihood() -> None:
     """E[log p(x|ζ, η) - KL] for the marginal bound, 40 000 samples: below the quadrature, by less than q is off."""
-    model = _one_unit()
-    exact = _smoothed(model, _images())
+    model, nodes = _few_units("bernoulli")
+    exact = _smoothed(model, _images(), nodes)
     x = _images().repeat(10_000, 1, 1, 1)
     with torch.no_grad():
         noise = Noise(torch.Generator().manual_seed(0), torch.device("cpu"))
@@ -253,4 +262,4 @@ def test_training_bound_lies_below_the_smoothed_log_likelihood() -> None:
 
 def test_bad_number_of_samples_is_named() -> None:
     with pytest.raises(ValueError, match="num_samples must be at least 1, got 0"):
-        log_likelihood(_one_unit(), _images(), 0)
+        log_likelihood(_few_units("rbm")[0], _images(), 0)
