@@ -11,7 +11,7 @@ COLOURS = ["#e8736b", "#6fbf73", "#7c8fd9", "#e3b34a"]
 
 def draw(device: str = "cpu") -> Figure:
     """The paper's 16 x 16 image with scales 4, 8, 16, and a 28 x 28 image padded to 32 as the models see it."""
-    figure = Figure(figsize=(10, 5.2), layout="constrained")
+    figure = Figure(figsize=(10, 6.4), layout="constrained")
     axes = figure.subplots(1, 2)
     _panel(axes[0], Canvas(16, 16, 16, 3), "16 x 16 (the paper's figure)")
     _panel(axes[1], Canvas(28, 28, 32, 4), "28 x 28, padded to 32")
