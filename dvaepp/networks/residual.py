@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, conv_transpose2d, elu
 
-from dvaepp.networks import small_maps
+from dvaepp.networks import small_maps, winograd
 from dvaepp.networks.dense import TRUNCATED_SD
 
 RATIO = 4  # squeeze-and-excitation, App. G
@@ -49,6 +49,8 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, resize: str = "") -
     inputs, outputs = (weight.shape[:2]) if resize == "u" else weight.shape[1::-1]
     if small_maps.pays(x.shape[-1], resize, inputs, outputs):
         return small_maps.convolution(x, weight, bias, resize)
+    if not resize and inputs * outputs >= winograd.MANY_CHANNELS and winograd.fits(x.shape[-1]):
+        return winograd.on_maps(x, weight, bias)
     if resize == "u":
         y = conv_transpose2d(x, weight, bias, stride=2, padding=kernel // 2, output_padding=1)
         return y.contiguous(memory_format=torch.channels_last)  # a 1x1 map's own order says nothing

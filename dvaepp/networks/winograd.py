@@ -15,6 +15,7 @@ from torch import Tensor
 
 TILE = 4
 POINTS = 36
+MANY_CHANNELS = 32 * 32  # inputs x outputs from which the transforms are worth their cost on channels-last maps
 B = [[4, 0, -5, 0, 1, 0], [0, -4, -4, 1, 1, 0], [0, 4, -4, -1, 1, 0]]
 B += [[0, -2, -1, 2, 1, 0], [0, 2, -1, -2, 1, 0], [0, 4, 0, -5, 0, 1]]
 G = [[1 / 4, 0, 0], [-1 / 6, -1 / 6, -1 / 6], [-1 / 6, 1 / 6, -1 / 6], [1 / 24, 1 / 12, 1 / 6]]
@@ -55,6 +56,16 @@ def convolution(x: Tensor, kernel: Tensor) -> Tensor:
         m = m.unflatten(-2, (tiles, -1)).movedim(-3, 1)
     shape = (pixels, *x.shape[1:-1], kernel.shape[-1])
     return (t.outputs @ m.reshape(tiles * POINTS, -1)).view(shape)
+
+
+def on_maps(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The same for maps (rows, inputs, size, size); the result is channels-last."""
+    size = x.shape[-1]
+    y = convolution(x.permute(2, 3, 0, 1).flatten(0, 1), kernels(weight))
+    if bias is not None:
+        y = y + bias
+    maps = y.unflatten(0, (size, size)).permute(2, 3, 0, 1)
+    return maps.contiguous(memory_format=torch.channels_last)
 
 
 @cache

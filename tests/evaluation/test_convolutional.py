@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from scipy import stats
 from torch import Tensor
 
 from dvaepp.evaluation.convolutional import log_likelihood
-from dvaepp.models.dvae import DVAE, Architecture
+from dvaepp.models.dvae import DVAE, Architecture, Posterior
 from dvaepp.models.noise import Noise
 from dvaepp.smoothing import Exponential
 from dvaepp.training.bounds import terms
@@ -196,6 +197,51 @@ def test_estimate_approaches_the_exact_value_from_below(name: str) -> None:
     weights = np.exp(_repeated(model, 1, 20_000, seed=7).numpy() - exact)  # E[w] = p(x), whatever q
     error = weights.std(0) / math.sqrt(len(weights))
     assert (np.abs(weights.mean(0) - 1) < 5 * error).all() and np.median(error) < 0.1
+
+
+def _log_normal(value: Tensor, parameters: Tensor) -> Array:
+    mean, log_sd = (5 * torch.tanh(parameters / 5)).chunk(2, 1)
+    return stats.norm.logpdf(value.numpy(), mean.numpy(), log_sd.exp().numpy())
+
+
+@pytest.mark.parametrize("global_kind", ["rbm", "bernoulli", "normal", "none"])
+@pytest.mark.parametrize("local_kind", ["normal", "bernoulli"])
+@pytest.mark.parametrize("smoothing", [None, Exponential(BETA)])
+def test_one_weight_equals_its_definition(global_kind: str, local_kind: str, smoothing: Exponential | None) -> None:
+    """log p(x|ζ, h) + log p(z) + log p(h|ζ) - log q(z|x) - log q(h|x, ζ) at the very draw, term by term in float64."""
+    model = _model(ON_FOUR, 0.5, global_kind=global_kind, local_kind=local_kind, global_units=4, local_groups=3)
+    x = _images()
+    found = log_likelihood(
+        model, x, 1, log_z=_log_z(model), smoothing=smoothing, generator=torch.Generator().manual_seed(3)
+    )
+    with torch.no_grad():
+        noise = Noise(torch.Generator().manual_seed(3), torch.device("cpu"))
+        drawn = model.top_down(Posterior(model, model.encode(x), noise, smoothing, exact=True), 4)
+        net = copy.deepcopy(model).double()
+        zeta, z = ([g[i].double() for g in drawn.zeta] for i in (0, 1))
+        h, bits = ([g[i].double() for g in drawn.h] for i in (0, 1))
+        maps = net.norm1(net.down1(net.input_norm(x.double())))
+        expected = np.zeros(4)
+        if global_kind == "none":
+            up = net.constant.expand(4, -1, -1, -1)
+        else:
+            top = net.norm2(net.down2(maps)).flatten(1)
+            score = _log_normal if global_kind == "normal" else lambda v, p: _log_bernoulli(v.numpy(), p.numpy())
+            for i, value in enumerate(z):
+                expected -= score(value, net.encoders[i](torch.cat([top, *zeta[:i]], 1))).sum(1)
+            up = net.upsample(torch.cat(zeta, 1)[:, :, None, None])
+            code = torch.cat(z, 1).numpy()
+            if global_kind == "normal":
+                expected += stats.norm.logpdf(code).sum(1)
+            else:
+                place = [states(4).tolist().index(row) for row in code.tolist()]
+                expected += _log_prior(model)[place]
+        score = _log_normal if local_kind == "normal" else lambda v, p: _log_bernoulli(v.numpy(), p.numpy())
+        for j, value in enumerate(bits):
+            expected += score(value, net.p.networks[j](torch.cat([up, *h[:j]], 1))).sum((1, 2, 3))
+            expected -= score(value, net.q.networks[j](torch.cat([maps, up, *h[:j]], 1))).sum((1, 2, 3))
+        expected += net.decoder(torch.cat([up, *h], 1), x.double()).numpy()
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-4)  # the model works in float32
 
 
 @pytest.mark.parametrize("kind", ["rbm", "bernoulli"])
