@@ -13,6 +13,8 @@ from pydantic import ValidationError
 from dvaepp.errors import UsageError
 from dvaepp.recipes.schema import Recipe
 
+KINDS = ("feedforward", "convolutional")
+
 __all__ = ["Recipe", "build", "functions", "names"]
 
 
@@ -68,7 +70,8 @@ def _checked(make: Callable[[], Recipe]) -> Recipe:
         return make()
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "recipe"
+        # a model's kind is no part of a path that --set knows
+        where = ".".join(str(part) for part in first["loc"] if part not in KINDS) or "recipe"
         raise UsageError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from None
 
 

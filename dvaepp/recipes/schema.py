@@ -1,8 +1,9 @@
 """What a run is: a tree of frozen models that refuse unknown keys. Written as JSON beside each run, and read back."""
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Units = Annotated[int, Field(ge=1, le=100_000)]
@@ -30,7 +31,15 @@ class FeedForward(Section):
     centered_code: bool = False
 
 
-Block = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,4}[du]?$")]
+def _block(text: str) -> str:
+    if not re.fullmatch(r"[1-9][0-9]{0,4}[du]?", text):
+        raise ValueError(
+            f"a block is a number of filters, with d or u where it halves or doubles its map: not {text!r}"
+        )
+    return text
+
+
+Block = Annotated[str, AfterValidator(_block)]
 Blocks = Annotated[tuple[Block, ...], Field(min_length=1, max_length=32)]
 Hidden = Annotated[tuple[Block, ...], Field(max_length=32)]
 
@@ -78,7 +87,7 @@ class Convolutional(Section):
             top = self._walk("down2", size, self.down2)
             if top != 1:
                 raise ValueError(
-                    f"down2 must end at 1 x 1, and ends at {top} x {top}: add d to {_doublings(top)} blocks"
+                    f"down2 must end at 1 x 1, and ends at {top} x {top}: {_doublings(top)} more of its blocks need a d"
                 )
             up = self._walk("upsample", 1, self.upsample)
             if up != size:
@@ -88,7 +97,10 @@ class Convolutional(Section):
                 raise ValueError(f"{name} keeps the size of its map: no block of it may end in d or u")
         scale = self.image_size >> len(self.upsamples)
         if scale << len(self.upsamples) != self.image_size or scale < 1:
-            raise ValueError(f"image_size {self.image_size} cannot be halved {len(self.upsamples)} times")
+            raise ValueError(
+                f"image_size {self.image_size} cannot be halved {len(self.upsamples)} times: "
+                "give fewer upsamples, or an image_size with a higher power of 2"
+            )
         size = self._walk("context", size, self.context)
         if size not in (scale, 2 * scale):
             raise ValueError(f"context must end at {scale} or {2 * scale} pixels, and ends at {size}")
