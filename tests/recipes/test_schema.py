@@ -15,9 +15,9 @@ LONG = json.dumps([["16u"]] + [["8u"]] * 5)
 @pytest.mark.parametrize(
     "override, message",
     [
-        ('model.down1=["32d", "32", "64d"]', "down2 must end at 1 x 1, and ends at 2 x 2: add d to 1"),
-        ('model.down2=["256d"]', "down2 must end at 1 x 1, and ends at 2 x 2: add d to 1"),
-        ('model.down2=["256", "512"]', "down2 must end at 1 x 1, and ends at 4 x 4: add d to 2"),
+        ('model.down1=["32d", "32", "64d"]', "down2 must end at 1 x 1, and ends at 2 x 2: 1 more of its blocks"),
+        ('model.down2=["256d"]', "down2 must end at 1 x 1, and ends at 2 x 2: 1 more of its blocks"),
+        ('model.down2=["256", "512"]', "down2 must end at 1 x 1, and ends at 4 x 4: 2 more of its blocks"),
         ('model.down2=["256d", "512d", "512d"]', "down2: 512d cannot halve a map of 1 x 1; use one d less"),
         ("model.image_size=28", "down1: 128d cannot halve a map of 7 x 7; use one d less"),
         ("model.image_size=33", "down1: 32d cannot halve a map of 33 x 33"),
