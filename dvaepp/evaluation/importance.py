@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from dvaepp.models.feedforward import FeedForward
+from dvaepp.models.latents import smoothed
 from dvaepp.networks.dense import Affine, Dense
 from dvaepp.numerics import bernoulli_log_prob, uniform
 from dvaepp.samplers.noise import Noise
@@ -92,7 +93,7 @@ class _LogWeights:
             log_q += bernoulli_log_prob(z[:, group], logits)
             if self.smoothing is not None:
                 rho = torch.cat([chunk.uniform(size) for chunk in chunks])
-                zeta[:, group] = _smoothed(z[:, group], self.smoothing, rho)
+                zeta[:, group] = smoothed(z[:, group], self.smoothing, rho)
             start += size
         pixel_logits = _apply(self.decoder, zeta).view(k, batch, pixels)
         log_p_x = bernoulli_log_prob(self.x, pixel_logits)
@@ -157,8 +158,3 @@ def _threshold(chunks: list[_Chunk], logits: Tensor, out: Tensor) -> None:
         chunk.noise.threshold_(part, zeros, zeros, None, target)
     if drawn is not out:
         out.copy_(drawn)
-
-
-def _smoothed(z: Tensor, smoothing: Smoothing, rho: Tensor) -> Tensor:
-    """ζ ~ r(ζ|z): the mixture of a certain unit."""
-    return smoothing.sample(torch.where(z == 1, torch.inf, -torch.inf), rho)

@@ -24,6 +24,7 @@ class Canvas:
         top, left = (size - height) // 2, (size - width) // 2
         self.margins = (left, size - width - left, top, size - height - top)
         self.rows, self.columns = slice(top, top + height), slice(left, left + width)
+        self._masks = [self._mask(index) for index in range(num_scales)]  # asked for in every step
 
     def pad(self, x: Tensor) -> Tensor:
         return pad(x, self.margins)
@@ -38,6 +39,9 @@ class Canvas:
 
     def new(self, index: int) -> Tensor:
         """Which pixels of scale number `index` are scored there: not padding, not given by a coarser scale."""
+        return self._masks[index]
+
+    def _mask(self, index: int) -> Tensor:
         inside = torch.zeros(self.size, self.size, dtype=torch.bool)
         inside[self.rows, self.columns] = True
         mask = self.at(inside, self.scales[index]).clone()

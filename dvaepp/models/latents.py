@@ -52,8 +52,7 @@ class Normal(Latent):
     parameters_per_unit = 2
 
     def sample(self, parameters: Tensor, noise: Noise, smoothing: Smoothing) -> Tensor:
-        mean, log_sd = self.moments(parameters)
-        return mean + log_sd.exp() * noise.normal_like(mean)
+        return self._reparameterised(*self.moments(parameters), noise)
 
     def kl(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
         q_mean, q_log_sd = self.moments(q)
@@ -62,9 +61,12 @@ class Normal(Latent):
         return (p_log_sd - q_log_sd + 0.5 * (gap - 1)).flatten(1).sum(1)
 
     def draw(self, parameters: Tensor, noise: Noise, smoothing: Smoothing | None) -> Drawn:
-        mean, log_sd = self.moments(parameters)
-        value = mean + log_sd.exp() * noise.normal_like(mean)
+        value = self._reparameterised(*self.moments(parameters), noise)
         return Drawn(value, value)
+
+    @staticmethod
+    def _reparameterised(mean: Tensor, log_sd: Tensor, noise: Noise) -> Tensor:
+        return mean + log_sd.exp() * noise.normal_like(mean)
 
     def log_prob(self, parameters: Tensor, scored: Tensor) -> Tensor:
         mean, log_sd = self.moments(parameters)
@@ -91,16 +93,16 @@ class Bernoulli(Latent):
 
     def draw(self, parameters: Tensor, noise: Noise, smoothing: Smoothing | None) -> Drawn:
         z = (noise.uniform(*parameters.shape) < torch.sigmoid(parameters)).to(parameters.dtype)
-        return Drawn(z if smoothing is None else smoothed(z, smoothing, noise), z)
+        return Drawn(z if smoothing is None else smoothed(z, smoothing, noise.uniform(*z.shape)), z)
 
     def log_prob(self, parameters: Tensor, scored: Tensor) -> Tensor:
         return -binary_cross_entropy_with_logits(parameters, scored, reduction="none").flatten(1).sum(1)
 
 
-def smoothed(z: Tensor, smoothing: Smoothing, noise: Noise) -> Tensor:
+def smoothed(z: Tensor, smoothing: Smoothing, rho: Tensor) -> Tensor:
     """ζ ~ r(ζ|z): the mixture of a certain unit."""
     certain = torch.where(z == 1, torch.inf, -torch.inf).to(z)
-    return smoothing.sample(certain, noise.uniform(*z.shape))
+    return smoothing.sample(certain, rho)
 
 
 HALF_LOG_2PI = 0.9189385332046727
