@@ -177,6 +177,8 @@ class Chains(Section):
 
 
 class Training(Section):
+    """A checkpoint is written at each validation and after `checkpoint_minutes`; 0 means after every step."""
+
     steps: Annotated[int, Field(ge=1, le=10**9)] = 1_000_000
     batch_size: Annotated[int, Field(ge=1, le=100_000)] = 100
     objective: Literal["boltzmann", "rolfe", "joint", "marginal"] = "boltzmann"
@@ -188,6 +190,8 @@ class Training(Section):
     validation_images: Annotated[int, Field(ge=1)] | None = 1000
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     tensorboard: bool = False
+    checkpoint_minutes: Annotated[float, Field(ge=0, le=1e6)] = 5.0
+    precision: Literal["float32", "float64"] = "float32"
 
 
 class Estimator(Section):
