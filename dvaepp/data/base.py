@@ -60,6 +60,17 @@ class Dataset:
     labels: dict[str, Tensor] = field(default_factory=dict)  # per split, where they exist
     checksum: str = ""  # sha256 over the sha256 of the files it was read from, in order of reading
 
+    def check(self) -> None:
+        """Refuse parts that do not fit together: what a parser makes of an unfit file."""
+        for name in SEEDS:
+            images: Tensor = getattr(self, name)
+            if len(images) == 0 or tuple(images.shape[1:]) != self.image_shape:
+                raise ValueError(f"its {name} images have the shape {tuple(images.shape)}")
+            if name in self.labels and len(self.labels[name]) != len(images):
+                raise ValueError(f"it has {len(self.labels[name])} labels for {len(images)} {name} images")
+            if self.likelihood == "bernoulli" and not (name == "train" and self.dynamic) and images.max() > 1:
+                raise ValueError(f"its {name} images have other values than 0 and 1")
+
     def split(self, name: str) -> Pixels:
         """The fixed images of "train", "validation" or "test"; a dynamic train is binarised with a fixed seed."""
         if name not in SEEDS:

@@ -1,7 +1,8 @@
 """Caltech-101 Silhouettes 28, split 1 (Marlin et al. 2010), as 1 - x: the silhouette is 1. Labels are 0..100."""
 
 from dvaepp.data.base import Dataset, File
-from dvaepp.data.formats import class_numbers, matlab, transposed
+from dvaepp.data.formats import class_numbers, transposed
+from dvaepp.data.matlab import matrices
 from dvaepp.data.store import Found, contents
 
 FILES = [
@@ -14,8 +15,9 @@ FILES = [
 
 
 def read(found: list[Found]) -> Dataset:
-    variables = matlab(contents(found)[0])
-    train, validation, test = [transposed(1 - variables[f"{part}_data"]) for part in ("train", "val", "test")]
     parts = {"train": "train", "validation": "val", "test": "test"}
+    wanted = [f"{part}_{what}" for part in parts.values() for what in ("data", "labels")]
+    variables = matrices(contents(found)[0], wanted)
+    train, validation, test = [transposed(1 - variables[f"{part}_data"]) for part in parts.values()]
     labels = {split: class_numbers(variables[f"{part}_labels"]) - 1 for split, part in parts.items()}
     return Dataset("caltech", (1, 28, 28), "bernoulli", train, validation, test, dynamic=False, labels=labels)

@@ -1,6 +1,5 @@
 """Formats of the original files, read into uint8 images (n, channels, height, width)."""
 
-import io
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,9 @@ Array = NDArray[Any]
 
 
 def pixels(array: Array, height: int, width: int, channels: int = 1) -> Pixels:
-    """A uint8 array in row-major order as images."""
+    """An array of whole numbers in [0, 255], in row-major order, as images."""
+    if array.size and array.dtype != np.uint8 and not (array.min() >= 0 and array.max() <= 255):  # also refuses nan
+        raise ValueError(f"it has values from {array.min()} to {array.max()}; expected [0, 255]")
     return torch.from_numpy(np.array(array, dtype=np.uint8).reshape(-1, channels, height, width))
 
 
@@ -25,26 +26,20 @@ def transposed(array: Array) -> Pixels:
 
 def class_numbers(array: Array) -> Tensor:
     """Labels as int64."""
+    if not np.isfinite(array).all():
+        raise ValueError("it has labels that are no numbers")
     return torch.from_numpy(array.reshape(-1).astype(np.int64))
 
 
 def idx(content: bytes) -> Array:
     """MNIST's idx: 00 00 08 <ndim>, ndim big-endian int32 sizes, then bytes."""
-    if content[:3] != b"\0\0\x08":
+    if content[:3] != b"\0\0\x08" or len(content) < 4:
         raise ValueError(f"no idx file of bytes: it starts with {content[:4]!r}")
     ndim = content[3]
-    shape = np.frombuffer(content, ">i4", count=ndim, offset=4)
-    return np.frombuffer(content, np.uint8, offset=4 + 4 * ndim).reshape(shape)
+    shape = tuple(int(n) for n in np.frombuffer(content, ">u4", count=ndim, offset=4)) if ndim else ()
+    return np.frombuffer(content[4 + 4 * ndim :], np.uint8).reshape(shape)
 
 
 def amat(content: bytes) -> Pixels:
     """Binary 28x28 images, one a line: 784 digits 0/1 separated by single spaces; the digits are the even bytes."""
     return pixels(np.frombuffer(content, np.uint8).reshape(-1, 2 * 784)[:, ::2] - ord("0"), 28, 28)
-
-
-def matlab(content: bytes) -> dict[str, Any]:
-    """The variables of a MATLAB 5 file."""
-    from scipy.io import loadmat  # type: ignore[import-untyped]
-
-    variables: dict[str, Any] = loadmat(io.BytesIO(content))
-    return variables

@@ -7,7 +7,8 @@ data set says so in its name: its numbers do not compare with published ones. La
 import numpy as np
 
 from dvaepp.data.base import Dataset, File, grey_dataset
-from dvaepp.data.formats import class_numbers, matlab, transposed
+from dvaepp.data.formats import Array, class_numbers, transposed
+from dvaepp.data.matlab import matrices
 from dvaepp.data.store import Found, contents
 
 _STAND_IN = File(
@@ -29,9 +30,9 @@ NUM_TRAIN = 23000
 
 
 def read(found: list[Found]) -> Dataset:
-    variables = matlab(contents(found)[0])
+    variables = matrices(contents(found)[0], ["data", "testdata", "target", "testtarget"])
     # Grey values are kept in steps of 1/255, as both files store them: binarisation then needs bytes only.
-    train, test = [transposed(np.rint(variables[key].T * 255.0)) for key in ("data", "testdata")]
+    train, test = [transposed(_grey(variables[key].T)) for key in ("data", "testdata")]
     labels, test_labels = [class_numbers(variables[key].argmax(axis=0)) for key in ("target", "testtarget")]
     return grey_dataset(
         "omniglot (stand-in)" if found[0].form.stand_in else "omniglot",
@@ -40,3 +41,10 @@ def read(found: list[Found]) -> Dataset:
         test=test,
         labels={"train": labels[:NUM_TRAIN], "validation": labels[NUM_TRAIN:], "test": test_labels},
     )
+
+
+def _grey(values: Array) -> Array:
+    if not (values.min() >= 0 and values.max() <= 1):  # also refuses nan
+        raise ValueError(f"it has grey values from {values.min()} to {values.max()}; expected [0, 1]")
+    grey: Array = np.rint(values * 255.0)
+    return grey

@@ -1,14 +1,13 @@
 """Images of one's own: a folder of image files, or an `.npy` / `.npz` array; split 80/10/10 with a fixed seed.
 
-Images of two values stay as they are (0 and 1, or 0 and 255); grey ones are binarised as those of MNIST are.
+Images of two values stay as they are (0 and 1, or 0 and 255); grey ones are binarised as those of MNIST are. What is
+too large for memory is refused by its header, before it is unpacked.
 """
 
 import hashlib
 import io
 import math
 import warnings
-import zipfile
-import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -16,12 +15,18 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from dvaepp.data import arrays
 from dvaepp.data.base import DataError, Dataset, Pixels, Seen, binarise_once, grey_dataset, shuffled
 from dvaepp.data.formats import Array
+from dvaepp.data.packed import too_large
+from dvaepp.data.store import permitted, reason
 from dvaepp.errors import UsageError
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # of all that Pillow knows EPS would run Ghostscript
 DEEP = {"F", "I", "I;16", "I;16B", "I;16L", "I;16N"}  # Pillow clips these at 255 instead of scaling them
+IMAGE_FILE_LIMIT = 64 * 2**20  # bytes
+PIXEL_LIMIT = 2**22  # of one image: 2048 x 2048
 MINIMUM = 10  # a split of 80/10/10 then leaves no part empty
 
 
@@ -46,10 +51,11 @@ def read_images(path: Path) -> Seen:
 
 
 def _read(path: Path) -> _Loaded:
-    if path.is_dir():
-        return _folder(path)
-    if path.suffix in (".npy", ".npz") and path.is_file():
-        return _array(path)
+    with permitted():
+        if path.is_dir():
+            return _folder(path)
+        if path.suffix in (".npy", ".npz") and path.is_file():
+            return _array(path)
     raise UsageError(f"{path} is neither a folder of images nor an .npy or .npz file")
 
 
@@ -65,40 +71,28 @@ def _split(images: Pixels, binary: bool, name: str, checksum: str) -> Dataset:
 
 def _bytes(images: Array, path: Path) -> tuple[Pixels, bool]:
     """Images as bytes, and whether they are binary (then 0 and 1)."""
-    if images.dtype.kind not in "biuf":
-        raise UsageError(f"{path} holds values of type {images.dtype}; expected bytes, or numbers in [0, 1]")
     if images.size == 0:
         raise UsageError(f"{path} holds no pixels: shape {images.shape}")
     low, high = images.min(), images.max()
     limit = 1 if images.dtype.kind in "bf" else 255
     if not (low >= 0 and high <= limit):  # also refuses nan
         raise UsageError(f"{path} holds values from {low} to {high}; expected {images.dtype} in [0, {limit}]")
-    binary = bool(np.isin(images, (0, high if high in (1, 255) else 1)).all())
+    one = high if high in (1, 255) else 1
+    binary = all(bool(((image == 0) | (image == one)).all()) for image in images)  # one by one: no copy of them all
     scaled = images != 0 if binary else np.rint(images * 255.0) if limit == 1 else images
     return torch.from_numpy(np.array(scaled, dtype=np.uint8)).unsqueeze(1), binary
 
 
 def _array(path: Path) -> _Loaded:
-    content = path.read_bytes()
     try:
-        # allow_pickle=False: a pickled array would run its author's code.
-        loaded = np.load(io.BytesIO(content), allow_pickle=False)
-        if isinstance(loaded, np.lib.npyio.NpzFile):
-            loaded = loaded[_only(loaded.files, path)]
-    except (ValueError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error) as error:
-        if isinstance(error, UsageError):
-            raise
-        reason = "it holds pickled objects" if "allow_pickle" in str(error) else str(error)
-        raise DataError(f"{path} cannot be read as an array of numbers: {reason}") from None
-    return _Loaded(_images(loaded, path), [hashlib.sha256(content).hexdigest()])
-
-
-def _only(keys: list[str], path: Path) -> str:
-    if "images" in keys:
-        return "images"
-    if len(keys) != 1:
-        raise UsageError(f"{path} holds {len(keys)} arrays ({', '.join(keys)}); name the wanted one 'images'")
-    return keys[0]
+        loaded = arrays.read(path)
+    except (PermissionError, UsageError):
+        raise
+    except Exception as error:  # numpy, zipfile and zlib fail in many ways on damaged files
+        remedy = "write it anew with numpy.save or numpy.savez"
+        raise DataError(f"{path} cannot be read as an array of numbers: {reason(error)}; {remedy}") from None
+    with path.open("rb") as file:
+        return _Loaded(_images(loaded, path), [hashlib.file_digest(file, "sha256").hexdigest()])
 
 
 def _images(array: Array, path: Path) -> Array:
@@ -118,13 +112,26 @@ def _folder(path: Path) -> _Loaded:
     images: list[Array] = []
     digests = []
     for file in files:
-        content = file.read_bytes()
+        content = _content(file)
         image = _grey(content, file)
         if images and image.shape != images[0].shape:
             raise UsageError(f"images differ in size: {files[0]} is {_size(images[0])}, {file} is {_size(image)}")
+        if len(files) * image.size > arrays.ARRAY_LIMIT:
+            most = arrays.ARRAY_LIMIT // image.size
+            raise UsageError(
+                f"{path} holds {len(files)} images of {_size(image)}; give at most {most}, or smaller ones"
+            )
         images.append(image)
         digests.append(hashlib.sha256(content).hexdigest())
     return _Loaded(np.stack(images), digests)
+
+
+def _content(file: Path) -> bytes:
+    with file.open("rb") as opened:
+        content = opened.read(IMAGE_FILE_LIMIT + 1)
+    if len(content) > IMAGE_FILE_LIMIT:
+        raise DataError(f"{file} cannot be read: {too_large(IMAGE_FILE_LIMIT)}; resize or remove it")
+    return content
 
 
 def _grey(content: bytes, file: Path) -> Array:
@@ -132,15 +139,17 @@ def _grey(content: bytes, file: Path) -> Array:
 
     try:
         with warnings.catch_warnings():
-            # Pillow warns above Image.MAX_IMAGE_PIXELS and raises above twice as many: refuse both.
+            warnings.simplefilter("ignore")  # of damaged metadata, which is not used
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(content)) as image:
+            with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+                if image.width * image.height > PIXEL_LIMIT:
+                    raise ValueError(f"{image.width}x{image.height} are more than {PIXEL_LIMIT} pixels; resize it")
                 if image.mode in DEEP:
                     raise ValueError(f"more than 8 bits per pixel (mode {image.mode}); convert it to 8-bit grey")
                 return np.asarray(image.convert("L"))
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        reason = "no image that Pillow knows" if isinstance(error, UnidentifiedImageError) else str(error)
-        raise DataError(f"{file} cannot be read: {reason}") from None
+    except Exception as error:  # decoders fail in many ways on damaged files
+        why = "no image of a known format" if isinstance(error, UnidentifiedImageError) else reason(error)
+        raise DataError(f"{file} cannot be read: {why}; replace or remove it") from None
 
 
 def _size(image: Array) -> str:

@@ -5,24 +5,24 @@ it decides, and an altered file there is an error, never a reason to look furthe
 the cache under a temporary name and renamed once its checksum is right.
 """
 
-import gzip
 import hashlib
 import importlib.util
-import lzma
 import os
-import tarfile
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from dvaepp.data import packed
 from dvaepp.data.base import DataError, File
 from dvaepp.errors import UsageError
 from dvaepp.progress import progress
 
-MEMBER_LIMIT = 64 * 2**20  # bytes read from one member of an archive; CIFAR10's are 31 MB
+DOWNLOAD_LIMIT = 512 * 2**20  # bytes; CIFAR10's archive has 170 MB
 TIMEOUT = 30.0  # seconds without an answer from a server
 CHUNK = 2**18
+LONGEST_PATH = 1000  # letters; systems differ, and some take 1024 bytes
 
 
 class Found(NamedTuple):
@@ -41,7 +41,17 @@ def cache_dir() -> Path:
 def folders(data_dir: Path | str | None) -> list[Path]:
     """The data folders in the order of look-up."""
     given = [data_dir, os.environ.get("DVAEPP_DATA"), cache_dir()]
-    return [Path(folder).expanduser() for folder in given if folder]
+    return [expanded(folder) for folder in given if folder]
+
+
+def expanded(path: Path | str) -> Path:
+    """The path with a leading ~ resolved."""
+    if "\0" in str(path) or len(str(path)) > LONGEST_PATH:
+        raise UsageError(f"a path has no zero byte and at most {LONGEST_PATH} letters, not {str(path)[:40]!r} ...")
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise UsageError(f"{path}: there is no such user; write the folder in full") from None
 
 
 def held(file: File, roots: list[Path]) -> list[Found]:
@@ -82,7 +92,24 @@ def unreadable(name: str, found: list[Found], error: Exception) -> DataError:
     paths = ", ".join(str(path) for path in dict.fromkeys(item.path for item in found))
     package = found[0].form.package.partition("/")[0]
     remedy = f"pip install --force-reinstall {package}" if package else f"dvaepp data fetch {name}"
-    return DataError(f"{paths} cannot be read: {error}; `{remedy}` gets a good copy")
+    return DataError(f"{paths} cannot be read: {reason(error)}; `{remedy}` gets a good copy")
+
+
+def reason(error: Exception) -> str:
+    """What a parser says, in one line."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+@contextmanager
+def permitted() -> Iterator[None]:
+    """Tell of a file or folder that the system does not let us read."""
+    try:
+        yield
+    except DataError:
+        raise
+    except OSError as error:
+        remedy = "make it readable, or give another folder"
+        raise DataError(f"{error.filename} cannot be read: {error.strerror or error}; {remedy}") from None
 
 
 def missing(name: str, file: File, roots: list[Path], reason: str = "") -> DataError:
@@ -112,8 +139,8 @@ def contents(found: list[Found]) -> list[bytes]:
     for item in found:
         if item.form.member and item.path not in inside:
             wanted = {other.form.member for other in found if other.path == item.path}
-            inside[item.path] = _members(item.path, wanted)
-    return [inside[item.path][item.form.member] if item.form.member else _decompressed(item.path) for item in found]
+            inside[item.path] = packed.members(item.path, wanted)
+    return [inside[item.path][item.form.member] if item.form.member else packed.unpacked(item.path) for item in found]
 
 
 def checksum(found: list[Found]) -> str:
@@ -143,32 +170,6 @@ def _digest(path: Path, like: str) -> str:
     return _digests[key]
 
 
-def _decompressed(path: Path) -> bytes:
-    if path.suffix == ".gz":
-        with gzip.open(path) as packed:
-            return packed.read()
-    if path.suffix == ".xz":
-        with lzma.open(path) as packed_by_xz:
-            return packed_by_xz.read()
-    return path.read_bytes()
-
-
-def _members(path: Path, wanted: set[str]) -> dict[str, bytes]:
-    """Named regular files of an archive, in one pass and without writing anything."""
-    found: dict[str, bytes] = {}
-    with tarfile.open(path, "r:*") as archive:
-        for info in archive:
-            if info.name not in wanted:
-                continue
-            file = archive.extractfile(info) if info.isreg() else None
-            if file is None or info.size > MEMBER_LIMIT:
-                raise DataError(f"{path}: {info.name} is no regular file of at most {MEMBER_LIMIT} bytes")
-            found[info.name] = file.read(MEMBER_LIMIT)
-            if len(found) == len(wanted):
-                return found
-    raise DataError(f"{path} lacks {', '.join(sorted(wanted - set(found)))}")
-
-
 def _in_package(file: File) -> Path:
     """The path of a file that an installed package carries, without importing the package."""
     package, _, inside = file.package.partition("/")
@@ -192,6 +193,8 @@ class _Bar:
         if self.done == 0:
             self._advance = self._stack.enter_context(progress(self._description, self.total))
         self.done += n
+        if self.done > DOWNLOAD_LIMIT:  # whatever the server announced
+            raise DataError(f"it serves more than {DOWNLOAD_LIMIT} bytes")
         self._advance(n)
 
     def reset(self) -> None:

@@ -13,6 +13,7 @@ from PIL import Image
 from dvaepp.data import DataError, load
 from dvaepp.data.own import read_images
 from dvaepp.errors import UsageError
+from tests.data.hostile import Canary
 
 RANDOM = np.random.RandomState(0)
 GREY = RANDOM.randint(0, 256, (40, 6, 5)).astype(np.uint8)
@@ -134,16 +135,6 @@ def test_unfit_arrays_are_refused(array: np.ndarray[Any, np.dtype[Any]], message
     with pytest.raises(UsageError, match=message) as error:
         load("own", path=path)
     assert str(path) in str(error.value) and "\n" not in str(error.value)
-
-
-class Canary:
-    """Creates a file when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Path.touch, (self.path,))
 
 
 @pytest.mark.parametrize("form", ["npy", "npz", "bare pickle"])

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from dvaepp.data import DataError, check, cifar10, fetch, load, mnist_static, omniglot, store
+from dvaepp.data import DataError, check, cifar10, fetch, load, mnist_static, omniglot, packed, store
 from dvaepp.data import caltech as caltech_module
 from dvaepp.data.base import File
 from dvaepp.data.store import Found
@@ -255,10 +255,10 @@ def test_the_upstream_archive_of_cifar10_is_read(tmp_path: Path, monkeypatch: py
 def test_links_large_and_missing_members_are_refused(
     content: str | bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "MEMBER_LIMIT", 9)
+    monkeypatch.setattr(packed, "CONTENT_LIMIT", 9)
     path = tmp_path / "a.tar.gz"
     archive(path, {} if content is None else {"wanted": content})
-    with pytest.raises(DataError, match="wanted"):
+    with pytest.raises(ValueError, match="wanted"):
         store.contents([Found(File("a.tar.gz", "", member="wanted"), path, tmp_path)])
 
 
