@@ -4,14 +4,18 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import tyro
 
 from dvaepp.errors import UsageError
 from dvaepp.version import __version__
 
-FigureName = Literal["smoothing", "inverse-cdf", "scales", "samples"]
+if TYPE_CHECKING:
+    from dvaepp.reporting.run import Run
+
+FigureName = Literal["smoothing", "inverse-cdf", "scales", "samples", "curves", "kl", "units", "rbm"]
+OF_RUNS = ("samples", "curves", "kl", "units", "rbm")
 Split = Literal["train", "validation", "test"]
 Device = Annotated[str, tyro.conf.arg(help="Where to compute, e.g. cpu or cuda.", metavar="DEVICE")]
 Debug = Annotated[bool, tyro.conf.arg(help="Show the traceback of a failure.")]
@@ -45,7 +49,7 @@ def train(
     debug: Debug = False,
 ) -> None:
     """Train a model: dvaepp train table2.rbm layers=2 linear=false --set training.steps=60000."""
-    from dvaepp import recipes, runs, training
+    from dvaepp import ranks, recipes, runs, training
 
     device = _device(device)
     if resume:
@@ -55,9 +59,13 @@ def train(
     else:
         chosen = recipes.build(recipe, arguments, set_)
     run_dir = run_dir or Path("runs") / f"{chosen.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    training.train(chosen, run_dir, data_dir=data_dir, resume=resume, device=device)
-    _pictures(run_dir, data_dir, device)
-    print(run_dir)
+    with ranks.joined(device) as device:
+        run_dir = Path(ranks.from_first(str(run_dir)))  # its name may hold the time
+        training.train(chosen, run_dir, data_dir=data_dir, resume=resume, device=device)
+        first = ranks.rank() == 0
+    if first:
+        _pictures(run_dir, data_dir, device)
+        print(run_dir)
 
 
 def _pictures(run_dir: Path, data_dir: Path | None, device: str) -> None:
@@ -86,18 +94,15 @@ def evaluate(
     """Importance-weighted log-likelihood of a run, with log Z and an error bar; writes evaluation.json into it."""
     from json import dumps
 
-    from dvaepp import runs
+    from dvaepp import ranks, runs
 
-    result = runs.evaluate(
-        run,
-        split=split,
-        num_samples=samples,
-        limit=limit,
-        beta=beta,
-        data_dir=data_dir,
-        device=_device(device),
-        show_progress=None,
-    )
+    with ranks.joined(_device(device)) as device:
+        result = runs.evaluate(
+            run, split=split, num_samples=samples, limit=limit, beta=beta, data_dir=data_dir, device=device
+        )
+        first = ranks.rank() == 0
+    if not first:
+        return
     if json:
         print(dumps(result, indent=1))
         return
@@ -266,18 +271,23 @@ def figure(
 ) -> None:
     """Draw a figure of the paper: "smoothing" is Fig. 1, the exponential smoothing and its inverse CDF;
     "inverse-cdf" is Fig. 5 (App. C), inverse CDFs of three smoothings and their gradients; "scales" is Fig. 8, the
-    pixels that each scale of the conditional decoder generates; "samples" is Fig. 4, samples of the runs given.
+    pixels that each scale of the conditional decoder generates; "samples" is Fig. 4, samples of the runs given. Or draw
+    runs: "curves" of training, "kl" per group, active "units", the "rbm" and its chains.
 
     Args:
         name: Which figure.
-        runs: Run directories, for "samples".
+        runs: Run directories, for "samples", "curves", "kl", "units" and "rbm".
         out: File to write; its ending (.png, .pdf, .svg) chooses the format. Without it NAME.png is written here.
     """
     out = out or Path(f"{name}.png")
-    if (name == "samples") != bool(runs):
-        raise UsageError("`figure samples` needs at least one run directory" if not runs else f"{name} takes no runs")
+    if (name in OF_RUNS) != bool(runs):
+        raise UsageError(f"{name} takes no runs" if runs else f"`figure {name}` needs at least one run directory")
     if name == "samples":
         _figure_samples(runs, out, _device(device))
+    elif runs:
+        from dvaepp.reporting.figures import save_of_runs
+
+        save_of_runs(name, [_read_run(folder, device) for folder in runs], out)
     else:
         from dvaepp.reporting.figures import save
 
@@ -301,6 +311,32 @@ def _figure_samples(folders: tuple[Path, ...], out: Path, device: str) -> None:
     write(draw(panels), out)
 
 
+def report(
+    run: tyro.conf.Positional[RunDir],
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.html", help="Default: report.html in the run.")] = None,
+    data_dir: DataDir = None,
+    device: Device = "cpu",
+    debug: Debug = False,
+) -> None:
+    """One HTML page about a run that needs nothing else: curves, samples, the prior, the evaluation, the recipe."""
+    from dvaepp import runs
+    from dvaepp.reporting import page
+
+    out = out or run / "report.html"
+    about = _read_run(run, device)
+    per_code = runs.images_per_code(about.trained) if isinstance(about.trained, runs.Trained) else 1
+    page.write(about, out, per_code, data_dir)
+    print(f"wrote {out}")
+
+
+def _read_run(folder: Path, device: str) -> "Run":
+    from dvaepp import runs
+    from dvaepp.reporting.run import read
+
+    recipe, device = runs.read_recipe(folder), _device(device)
+    return read(folder, recipe.model_dump(mode="json"), lambda: runs.load(folder, device=device))
+
+
 COMMANDS: dict[str, Callable[..., Any]] = {
     "train": train,
     "evaluate": evaluate,
@@ -311,6 +347,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "show": show,
     "data": data,
     "figure": figure,
+    "report": report,
 }
 
 

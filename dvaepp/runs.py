@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dvaepp import ranks
 from dvaepp.data import Dataset, subset
 from dvaepp.data import load as load_data
 from dvaepp.errors import UsageError
 from dvaepp.evaluation import log_likelihood
+from dvaepp.evaluation.pieces import IMAGES_AT_ONCE, in_pieces
 from dvaepp.log_partition import LogPartition, log_partition
 from dvaepp.models.dvae import DVAE, Posterior, Prior
 from dvaepp.models.noise import Noise as BatchNoise
@@ -27,7 +30,6 @@ from dvaepp.training.bounds import Model
 from dvaepp.training.schedules import smoothing_at
 from dvaepp.training.state import build_model
 
-IMAGES_AT_ONCE = 100
 FIG4 = 5  # images per sample of the global prior
 SAMPLING_SWEEPS = 300  # tempered sweeps from independent units to samples of a trained prior
 
@@ -65,7 +67,7 @@ class Trained(nn.Module):
         self._binary_only("decode")
         if bits.shape[-1] != self.model.num_units:
             raise ValueError(f"bits must have shape (batch, {self.model.num_units}), got {tuple(bits.shape)}")
-        return self._decoded(bits.float().to(self.device), generator)
+        return self._decoded(bits.to(self.device, next(self.model.parameters()).dtype), generator)
 
     def _decoded(self, code: Tensor, generator: torch.Generator | None) -> Tensor:
         groups = list(code.split(self.model.group_sizes, -1)) if self.model.group_sizes else []
@@ -128,7 +130,7 @@ class Trained(nn.Module):
         return self._log_z.value
 
     def _noise(self, generator: torch.Generator | None) -> BatchNoise:
-        return BatchNoise(generator, self.device)
+        return BatchNoise(generator, self.device, dtype=next(self.model.parameters()).dtype)
 
     def _binary_only(self, what: str) -> None:
         if isinstance(self.model, DVAE) and self.model.global_kind not in ("rbm", "bernoulli"):
@@ -138,7 +140,7 @@ class Trained(nn.Module):
         shape = self.model.image_shape
         if x.dim() < 2 or math.prod(x.shape[1:]) != math.prod(shape):
             raise ValueError(f"x must be (batch, {', '.join(map(str, shape))}), got {tuple(x.shape)}")
-        return x.reshape(len(x), *shape).float().to(self.device)
+        return x.reshape(len(x), *shape).to(self.device, next(self.model.parameters()).dtype)
 
 
 def images_per_code(trained: Trained) -> int:
@@ -156,13 +158,17 @@ def read_recipe(run_dir: Path | str) -> Recipe:
         raise UsageError(f"{path} cannot be read: {' '.join(str(error).split())[:200]}") from None
 
 
-def load(run_dir: Path | str, *, which: str = "best", device: str = "cpu") -> Trained:
-    """The model of a run: its best checkpoint by validation, or its `last`."""
+def load(
+    run_dir: Path | str, *, which: str = "best", device: str = "cpu", say: Callable[[str], None] | None = None
+) -> Trained:
+    """The model of a run: its best checkpoint by validation, or its `last`; if damaged, another one, and `say` so."""
+    say = say or (lambda line: print(line, file=sys.stderr, flush=True))
     recipe = read_recipe(run_dir)
-    tensors, record = checkpoint.read(Path(run_dir) / "checkpoints" / f"{which}.safetensors", device)
-    weights = checkpoint.under("model", tensors)
+    saved = checkpoint.read(Path(run_dir) / "checkpoints", which, device, say)
+    record, weights = saved.record, checkpoint.under("model", saved.tensors)
     mean = weights["train_mean"].cpu() if "train_mean" in weights else torch.zeros(math.prod(record["image_shape"]))
     model = build_model(recipe, mean.reshape(record["image_shape"])).to(device)
+    model = model.to(next(value.dtype for value in weights.values() if value.is_floating_point()))
     model.load_state_dict(weights)
     return Trained(model, recipe, record)
 
@@ -197,22 +203,22 @@ def evaluate(
     chosen = subset(len(dataset.split(split)), limit)
     x = dataset.images(split, chosen)
     beta = recipe.evaluation.beta if beta is None else beta
-    generator = torch.Generator(device).manual_seed(seed)
+    first = ranks.rank() == 0
     log_z: LogPartition | None = None
     if model.prior is not None:
-        log_z = log_partition(model.prior, "auto", generator, show_progress=show_progress, **log_z_options)
+        generator = torch.Generator(device).manual_seed(seed)
+        shown = show_progress if first else False
+        log_z = log_partition(model.prior, "auto", generator, show_progress=shown, **log_z_options)
     smoothing = None if beta == "inf" else smoothing_at(recipe.smoothing, 1.0)
-    parts = []
-    with progress(f"log p(x), K = {num_samples}", len(x), show_progress) as advance:
-        for part in x.split(IMAGES_AT_ONCE):
-            value = log_z.value if log_z else 0.0
-            parts.append(
-                log_likelihood(
-                    model, part.to(device), num_samples, log_z=value, smoothing=smoothing, generator=generator
-                )
-            )
-            advance(len(part))
-    estimates = torch.cat(parts)
+    value = ranks.from_first(log_z.value if log_z else 0.0)
+
+    def estimate(images: Tensor, generator: torch.Generator) -> Tensor:
+        images = images.to(next(model.parameters()).dtype)
+        options = {"log_z": value, "smoothing": smoothing, "generator": generator}
+        return log_likelihood(model, images, num_samples, **options)[:, None]
+
+    with progress(f"log p(x), K = {num_samples}", len(x), show_progress if first else False) as advance:
+        estimates = in_pieces(x, estimate, seed=seed, device=device, advance=advance)[:, 0]
     result = _result(estimates, log_z, x[0].numel())
     result |= {
         "num_samples": num_samples,
@@ -225,7 +231,8 @@ def evaluate(
         "steps": trained.record["step"],
         "seed": recipe.training.seed,
     }
-    _write_json(Path(run_dir) / "evaluation.json", result)
+    if first:
+        checkpoint.write_durably(Path(run_dir) / "evaluation.json", (json.dumps(result, indent=1) + "\n").encode())
     return result
 
 
@@ -250,12 +257,6 @@ def _result(estimates: Tensor, log_z: LogPartition | None, num_pixels: int) -> d
         "bits_per_dim": -mean / (num_pixels * math.log(2)),
         "log_partition": partition,
     }
-
-
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(value, indent=1) + "\n")
-    partial.replace(path)
 
 
 def for_each(x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:

@@ -39,7 +39,8 @@ def test_a_run_directory_holds_what_the_contract_says(run: Path) -> None:
     assert json.loads((run / "recipe.json").read_text())["model"]["groups"] == [4, 4]
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert all("step" in line for line in lines) and lines[-1]["step"] == 150
-    assert {"best.safetensors", "last.safetensors"} == {p.name for p in (run / "checkpoints").iterdir()}
+    names = {p.name.partition("-")[0] + p.suffix for p in (run / "checkpoints").iterdir()}
+    assert names == {"best.json", "step.json", "step.safetensors"}
     assert (run / "samples" / "samples.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -19,6 +19,7 @@ from dvaepp.models.latents import LATENTS, Drawn, Latent
 from dvaepp.models.likelihoods import LIKELIHOODS
 from dvaepp.models.local import Block, LocalNetworks, Share
 from dvaepp.models.noise import Noise
+from dvaepp.networks.norm import BatchNorm
 from dvaepp.networks.residual import factor, parse, residual
 from dvaepp.networks.selu import Selu
 from dvaepp.priors.rbm import RBM
@@ -114,12 +115,12 @@ class DVAE(nn.Module):
         self.resolution = round(a.image_size * factor(a.down1))
         self.local_channels = parse(a.down1[-1])[0]
         top = parse(a.down2[-1])[0] * round(self.resolution * factor(a.down2)) ** 2
-        self.input_norm = nn.BatchNorm2d(channels)
-        self.down1, self.norm1 = chain(channels, a.down1), nn.BatchNorm2d(self.local_channels)
+        self.input_norm = BatchNorm(channels)
+        self.down1, self.norm1 = chain(channels, a.down1), BatchNorm(self.local_channels)
         up = parse(a.upsample[-1])[0]
         self.prior: RBM | None = None
         if self.group_sizes:
-            self.down2, self.norm2 = chain(self.local_channels, a.down2), nn.BatchNorm2d(parse(a.down2[-1])[0])
+            self.down2, self.norm2 = chain(self.local_channels, a.down2), BatchNorm(parse(a.down2[-1])[0])
             per_unit = self.global_latent.parameters_per_unit
             self.encoders = nn.ModuleList(
                 Selu(top + sum(self.group_sizes[:i]), per_unit * size, a.dense, generator=generator)

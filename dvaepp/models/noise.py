@@ -6,22 +6,25 @@ import torch
 from torch import Tensor
 
 from dvaepp.numerics import uniform
+from dvaepp.ranks import Shard
 
 
 @dataclass(frozen=True)
 class Noise:
     """Uniform and normal noise of shape (rows, ...).
 
-    With `shard` (first, last, rows of the whole batch) a draw covers the whole batch and keeps rows first..last, so
-    that an example's noise does not depend on how many processes share the batch.
+    With `shard` a draw covers the whole batch and keeps the shard's rows, so that an example's noise does not depend
+    on how many processes share the batch; `copies` of the batch stand one after another.
     """
 
     generator: torch.Generator | None
     device: torch.device
-    shard: tuple[int, int, int] | None = None
+    shard: Shard | None = None
+    copies: int = 1
+    dtype: torch.dtype | None = None
 
     def uniform(self, *shape: int) -> Tensor:
-        return self._own(uniform(*self._all(shape), generator=self.generator, device=self.device))
+        return self._own(uniform(*self._all(shape), generator=self.generator, device=self.device, dtype=self.dtype))
 
     def normal_like(self, mean: Tensor) -> Tensor:
         """Normal noise for maps (rows, channels, height, width), laid out channels-last as the maps are."""
@@ -31,10 +34,13 @@ class Noise:
         return self.normal(rows, height, width, channels).permute(0, 3, 1, 2)
 
     def normal(self, *shape: int) -> Tensor:
-        return self._own(torch.randn(*self._all(shape), generator=self.generator, device=self.device))
+        return self._own(torch.randn(*self._all(shape), generator=self.generator, device=self.device, dtype=self.dtype))
 
     def _all(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        return shape if self.shard is None else (self.shard[2], *shape[1:])
+        return shape if self.shard is None else (self.copies * self.shard.total, *shape[1:])
 
     def _own(self, drawn: Tensor) -> Tensor:
-        return drawn if self.shard is None else drawn[self.shard[0] : self.shard[1]]
+        if self.shard is None:
+            return drawn
+        each = drawn.unflatten(0, (self.copies, self.shard.total))
+        return each[:, self.shard.first : self.shard.last].flatten(0, 1)

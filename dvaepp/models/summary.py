@@ -6,6 +6,7 @@ from torch import nn
 
 from dvaepp.models.dvae import DVAE
 from dvaepp.models.feedforward import FeedForward
+from dvaepp.networks.norm import BatchNorm
 from dvaepp.networks.residual import Conv, Residual
 
 
@@ -38,7 +39,7 @@ def _feedforward(model: FeedForward) -> list[Row]:
 
 def _convolutional(model: DVAE) -> list[Row]:
     size = model.canvas.size
-    norms = [norm for name, norm in model.named_children() if isinstance(norm, nn.BatchNorm2d)]
+    norms = [norm for name, norm in model.named_children() if isinstance(norm, BatchNorm)]
     rows = [Row("batch norms", "", "", sum(map(_count, norms)))]
 
     def chain(name: str, net: nn.Module, start: int, times: int = 1) -> int:

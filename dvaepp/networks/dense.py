@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from dvaepp.networks.norm import BatchNorm
+
 EPS = 1e-2  # of the batch norms
 TRUNCATED_SD = 0.87962566103423978  # standard deviation of a unit normal cut at +-2
 
@@ -47,7 +49,7 @@ class Dense(nn.Module):
             nn.Linear(a, b, bias=last or not batch_norm)
             for a, b, last in zip(sizes, sizes[1:], [False] * len(hidden) + [True], strict=False)
         )
-        self.norms = nn.ModuleList(nn.BatchNorm1d(n, eps=EPS, momentum=0.2) for n in hidden if batch_norm)
+        self.norms = nn.ModuleList(BatchNorm(n, eps=EPS, momentum=0.2) for n in hidden if batch_norm)
         for name, parameter in self.layers.named_parameters():
             if name.endswith("weight"):
                 truncated_normal_(parameter.data, generator)

@@ -15,7 +15,7 @@ from dvaepp.recipes.schema import Recipe
 
 KINDS = ("feedforward", "convolutional")
 
-__all__ = ["Recipe", "build", "functions", "names"]
+__all__ = ["Recipe", "build", "differences", "functions", "names", "override"]
 
 
 def functions() -> dict[str, Callable[..., Recipe]]:
@@ -57,12 +57,34 @@ def override(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
         for key in sections:
             node = node.get(key) if isinstance(node, dict) else None
         if not isinstance(node, dict) or last not in node:
-            raise UsageError(f"recipe has no field {path!r}{_nearest(path, _paths(tree))}")
+            raise UsageError(f"recipe has no field {path!r}{_nearest(path, list(_leaves(tree)))}")
         try:
             node[last] = json.loads(text)
         except json.JSONDecodeError:
             node[last] = text
     return _checked(lambda: Recipe.model_validate(tree))
+
+
+def differences(old: dict[str, Any], new: Recipe) -> dict[str, str]:
+    """Fields in which a recipe, as stored, differs from another: "path: old -> new" by path."""
+    try:  # fields that are newer than the stored recipe take their defaults
+        old = Recipe.model_validate(old).model_dump(mode="json")
+    except ValidationError:
+        pass
+    a, b = _leaves(old), _leaves(new.model_dump(mode="json"))
+    missing = "nothing"
+    return {
+        path: f"{path}: {a.get(path, missing)} -> {b.get(path, missing)}"
+        for path in sorted(a.keys() | b.keys())
+        if a.get(path, missing) != b.get(path, missing)
+    }
+
+
+def _leaves(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    leaves: dict[str, Any] = {}
+    for key, value in tree.items():
+        leaves |= _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return leaves
 
 
 def _checked(make: Callable[[], Recipe]) -> Recipe:
@@ -94,13 +116,6 @@ def _convert(key: str, text: str, annotation: Any) -> Any:
     except (KeyError, ValueError):
         expected = "true or false" if bool in kinds else "a number"
         raise UsageError(f"{key} must be {expected}, got {text!r}") from None
-
-
-def _paths(tree: dict[str, Any], prefix: str = "") -> list[str]:
-    paths: list[str] = []
-    for key, value in tree.items():
-        paths += _paths(value, f"{prefix}{key}.") if isinstance(value, dict) else [f"{prefix}{key}"]
-    return paths
 
 
 def _nearest(word: str, choices: list[str]) -> str:

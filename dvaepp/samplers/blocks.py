@@ -90,9 +90,10 @@ class BlockGibbs:
                 self.sweep(noise)
             return
         to_right, to_left = self.blocks
+        origin = noise.shard.first if noise.shard else 0
         biases = to_left.base + to_left.delta, to_right.base + to_right.delta
         matrices = to_left.target, to_right.target, to_right.weight.contiguous()
-        noise.kernel.sweeps(*matrices, *biases, num_sweeps, noise.key, noise.step + 1, noise.threads)
+        noise.kernel.sweeps(*matrices, *biases, num_sweeps, noise.key, noise.step + 1, noise.threads, origin)
         noise.step += 2 * num_sweeps
 
     def _fits_kernel(self) -> bool:

@@ -106,14 +106,18 @@ static void threshold_rows(const rule *rule, const float *acc, int64_t acc_strid
 }
 
 void dvaepp_threshold(const float *acc, int64_t acc_stride, const float *base, const float *delta, const float *scale,
-                      float *z, int64_t z_stride, int64_t rows, int64_t units, uint64_t key, uint64_t step,
-                      int threads) {
-    rule rule = {base, delta, scale, units, key, step};
+                      float *z, int64_t z_stride, int64_t rows, int64_t units, int64_t origin, uint64_t key,
+                      uint64_t step, int threads) {
+    /* rows are counted from `origin`, for the noise: the pointers step back as far */
+    rule rule = {base, delta, scale ? scale - origin : 0, units, key, step};
+    acc -= origin * acc_stride;
+    z -= origin * z_stride;
     int64_t chunk = BUFFER / units > 1 ? BUFFER / units - 1 : 1; /* rows whose words fit the buffer */
     int64_t chunks = (rows + chunk - 1) / chunk;
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1 && rows * units >= MIN_PARALLEL)
     for (int64_t t = 0; t < chunks; t++)
-        threshold_rows(&rule, acc, acc_stride, z, z_stride, t * chunk, t * chunk + chunk < rows ? t * chunk + chunk : rows);
+        threshold_rows(&rule, acc, acc_stride, z, z_stride, origin + t * chunk,
+                       origin + (t * chunk + chunk < rows ? t * chunk + chunk : rows));
 }
 
 /* Whole sweeps of an RBM. Its units are binary, so the product z @ W is a sum of rows of W, and the rows of three units
@@ -223,21 +227,23 @@ static int sweep_chains(const table tables[2], float *const z[2], int64_t first,
 }
 
 /* left (chains, num_left) and right (chains, num_right) in place; weight (num_left, num_right). Half-sweeps take the
-   steps `step`, `step` + 1, ... Returns 0, and leaves the chains in doubt, if memory is short. */
+   steps `step`, `step` + 1, ...; the chains are number `origin`, `origin` + 1, ... of all. Returns 0, and leaves the
+   chains in doubt, if memory is short. */
 int dvaepp_sweeps(float *left, float *right, const float *weight, const float *bias_left, const float *bias_right,
-                  int64_t chains, int64_t num_left, int64_t num_right, int64_t sweeps, uint64_t key, uint64_t step,
-                  int threads) {
+                  int64_t chains, int64_t num_left, int64_t num_right, int64_t sweeps, int64_t origin, uint64_t key,
+                  uint64_t step, int threads) {
     table tables[2] = {{0}};
-    float *const z[2] = {left, right};
+    float *const z[2] = {left - origin * num_left, right - origin * num_right};
+    int64_t end = origin + chains;
     float *zeros = calloc(num_left > num_right ? num_left : num_right, sizeof(float));
     int fine = zeros && build(&tables[0], weight, 1, num_right, bias_left, num_right, num_left) &&
                build(&tables[1], weight, num_right, 1, bias_right, num_left, num_right);
     int64_t share = over(over(chains, threads), TILE) * TILE;
     if (fine) {
 #pragma omp parallel for num_threads(threads) schedule(static, 1) reduction(&& : fine) if (threads > 1)
-        for (int64_t first = 0; first < chains; first += share)
-            fine = fine && sweep_chains(tables, z, first, first + share < chains ? share : chains - first, sweeps, key,
-                                        step, zeros);
+        for (int64_t first = origin; first < end; first += share)
+            fine = fine && sweep_chains(tables, z, first, first + share < end ? share : end - first, sweeps, key, step,
+                                        zeros);
     }
     free(tables[0].sums), free(tables[1].sums), free(zeros);
     return fine;

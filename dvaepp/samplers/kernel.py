@@ -17,10 +17,10 @@ class Kernel:
         self._threshold = library.dvaepp_threshold
         self._threshold.restype = None
         self._threshold.argtypes = [pointer, integer, pointer, pointer, pointer, pointer, integer, integer, integer]
-        self._threshold.argtypes += [word, word, ctypes.c_int]
+        self._threshold.argtypes += [integer, word, word, ctypes.c_int]
         self._sweeps = library.dvaepp_sweeps
         self._sweeps.restype = ctypes.c_int
-        self._sweeps.argtypes = [pointer] * 5 + [integer] * 4 + [word, word, ctypes.c_int]
+        self._sweeps.argtypes = [pointer] * 5 + [integer] * 5 + [word, word, ctypes.c_int]
         self._words = library.dvaepp_words
         self._words.restype = None
         self._words.argtypes = [pointer, integer, integer, word, word]
@@ -35,8 +35,12 @@ class Kernel:
         key: int,
         step: int,
         threads: int,
+        origin: int = 0,
     ) -> None:
-        """out = 1[u < sigmoid(base + scale (acc + delta))], float32 rows with unit stride inside a row."""
+        """out = 1[u < sigmoid(base + scale (acc + delta))], float32 rows with unit stride inside a row.
+
+        The first row takes the noise of row `origin`.
+        """
         scales = None if scale is None else scale.data_ptr()
         self._threshold(
             acc.data_ptr(),
@@ -48,6 +52,7 @@ class Kernel:
             out.stride(0),
             out.shape[0],
             out.shape[1],
+            origin,
             key,
             step,
             threads,
@@ -64,11 +69,15 @@ class Kernel:
         key: int,
         step: int,
         threads: int,
+        origin: int = 0,
     ) -> None:
-        """Sweeps of an RBM, right side first, on contiguous float32; half-sweeps are numbered from `step` on."""
+        """Sweeps of an RBM, right side first, on contiguous float32; half-sweeps are numbered from `step` on.
+
+        The first chain takes the noise of chain `origin`.
+        """
         pointers = [tensor.data_ptr() for tensor in (left, right, weight, bias_left, bias_right)]
         shape = (len(left), left.shape[1], right.shape[1])
-        if not self._sweeps(*pointers, *shape, num_sweeps, key, step, threads):
+        if not self._sweeps(*pointers, *shape, num_sweeps, origin, key, step, threads):
             raise MemoryError(f"no memory for {num_sweeps} Gibbs sweeps of {len(left)} chains")
 
     def words(self, out: Tensor, block: int, key: int, step: int) -> None:

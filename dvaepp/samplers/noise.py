@@ -7,14 +7,15 @@ the noise of chain c, unit i, step s is a function of (key, s, c, i) and of noth
 import torch
 from torch import Tensor
 
+from dvaepp.ranks import Shard
 from dvaepp.samplers import kernel
 
 
 class Noise:
-    """Independent uniform noise for one run of a sampler."""
+    """Independent uniform noise for one run of a sampler; with `shard`, for those of all its chains."""
 
-    def __init__(self, generator: torch.Generator | None, device: torch.device) -> None:
-        self.generator = generator
+    def __init__(self, generator: torch.Generator | None, device: torch.device, shard: Shard | None = None) -> None:
+        self.generator, self.shard = generator, shard
         self.kernel = kernel.load() if device.type == "cpu" else None
         if self.kernel is not None:
             self.key = int(torch.randint(0, 2**63 - 1, (), generator=generator))
@@ -25,13 +26,17 @@ class Noise:
         """out[r] = 1[u < sigmoid(base + scale[r] (acc[r] + delta))], a fresh u for each element; `acc` is spent."""
         self.step += 1
         if self.kernel is not None:
-            self.kernel.threshold(acc, base, delta, scale, out, self.key, self.step, self.threads)
+            origin = self.shard.first if self.shard else 0
+            self.kernel.threshold(acc, base, delta, scale, out, self.key, self.step, self.threads, origin)
             return
         acc += delta
         if scale is not None:
             acc *= scale[:, None]
         acc += base
-        noise = torch.rand(acc.shape, generator=self.generator, device=acc.device)
+        rows = self.shard.total if self.shard else len(acc)
+        noise = torch.rand(rows, acc.shape[1], generator=self.generator, device=acc.device)
+        if self.shard:
+            noise = noise[self.shard.first : self.shard.last]
         torch.lt(noise, acc.sigmoid_(), out=out)
 
     def uniform(self, *shape: int) -> Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from dvaepp.errors import UsageError
 from dvaepp.priors.base import BoltzmannPrior
+from dvaepp.ranks import Shard
 from dvaepp.samplers.base import Sampler
 from dvaepp.samplers.gibbs import gibbs
 
@@ -14,19 +15,23 @@ NUM_SWEEPS = 40  # App. E
 
 
 class Chains(NamedTuple):
-    """Persistent chains z (chains, units) and how many sweeps they have made."""
+    """Persistent chains z (chains, units) and how many sweeps they have made; of many processes each has a `shard`."""
 
     z: Tensor
     num_sweeps: int
+    shard: Shard | None = None
 
 
-def init(prior: BoltzmannPrior, num_chains: int, generator: torch.Generator | None = None) -> Chains:
+def init(
+    prior: BoltzmannPrior, num_chains: int, generator: torch.Generator | None = None, shard: Shard | None = None
+) -> Chains:
     """Chains of fair coins; `num_chains` is 1000 in the paper, 100 is a good default on a CPU."""
     if num_chains < 1:
         raise UsageError(f"num_chains must be at least 1, got {num_chains}")
     bias = prior.couplings().bias
     noise = torch.rand(num_chains, prior.num_units, generator=generator, device=bias.device)
-    return Chains((noise < 0.5).float(), 0)
+    z = (noise < 0.5).float()
+    return Chains(z if shard is None else z[shard.first : shard.last], 0, shard)
 
 
 def step(
@@ -36,5 +41,9 @@ def step(
     num_sweeps: int = NUM_SWEEPS,
     sampler: Sampler = gibbs,
 ) -> Chains:
-    """Advance the chains after a parameter update; `sampler` may be any other engine."""
-    return Chains(sampler(prior, chains.z, num_sweeps, generator), chains.num_sweeps + num_sweeps)
+    """Advance the chains after a parameter update; `sampler` may be any other engine where there is no shard."""
+    if chains.shard is None:
+        z = sampler(prior, chains.z, num_sweeps, generator)
+    else:
+        z = gibbs(prior, chains.z, num_sweeps, generator, chains.shard)
+    return chains._replace(z=z, num_sweeps=chains.num_sweeps + num_sweeps)

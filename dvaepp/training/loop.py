@@ -1,35 +1,40 @@
 """The training loop, top to bottom: build, then step, log, validate and save until the last step."""
 
 import math
-import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
-from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
+from dvaepp import ranks
 from dvaepp.data import Dataset, load
 from dvaepp.errors import UsageError
 from dvaepp.models.feedforward import FeedForward
 from dvaepp.models.noise import Noise
 from dvaepp.objectives import importance_weighted, kl_balance
 from dvaepp.progress import progress
+from dvaepp.ranks import Shard
+from dvaepp.recipes import differences
 from dvaepp.recipes.schema import Convolutional, Recipe
 from dvaepp.samplers import pcd
 from dvaepp.training import checkpoint
 from dvaepp.training.bounds import Terms, terms
+from dvaepp.training.faults import Before, NonFinite, Signals, Stopped, check_finite
+from dvaepp.training.lock import owned
 from dvaepp.training.metrics import Metrics
 from dvaepp.training.schedules import kl_weight, learning_rate, sharpness, smoothing_at
-from dvaepp.training.state import Progress, State, build, estimate_log_z, restore, save, sums_exactly
+from dvaepp.training.state import PRECISIONS, Progress, State, build, estimate_log_z, restore, save, sums_exactly
 from dvaepp.training.targets import FeedForwardTarget
 from dvaepp.training.validation import active_units, score, validate
 from dvaepp.version import __version__
 
 LOGS = 500  # lines of metrics per run, about
+FREE = ("training.tensorboard", "training.checkpoint_minutes", "evaluation.")  # may change when a run is resumed
 
 
 class Run(NamedTuple):
@@ -41,6 +46,9 @@ class Run(NamedTuple):
     device: str
     say: Callable[[str], None]
     about: dict[str, Any]
+
+    def save(self, state: State, best: bool = False) -> None:
+        save(self.folder / "checkpoints", state, self.recipe, self.about, best)
 
 
 def train(
@@ -55,65 +63,157 @@ def train(
     """Train `recipe` into `run_dir` and return it; `resume` continues from its last checkpoint, bit for bit on a CPU.
 
     `say` receives progress lines (default: stderr). SIGTERM and SIGINT save a checkpoint and raise SystemExit with
-    143 or 130.
+    143 or 130. Inside `ranks.joined()` all processes of the job train one model.
     """
     folder = Path(run_dir)
     say = say or (lambda line: print(line, file=sys.stderr, flush=True))
-    last = folder / "checkpoints" / "last.safetensors"
-    if last.exists() and not resume:
-        raise UsageError(f"{folder} already holds a run: continue it with --resume, or choose another --run-dir")
+    if ranks.rank() != 0:
+        say = _nothing
+    if not resume:
+        _check_empty(folder)
+    _check_processes(recipe)
     dataset = load(recipe.data.name, data_dir, recipe.data.path)
+    _check_images(recipe, dataset)
+    state = build(recipe, dataset, device)
+    with owned(folder) if ranks.rank() == 0 else nullcontext():
+        if resume:
+            state = _resumed(recipe, state, folder, device, say)
+        else:
+            _check_empty(folder)  # of what another process may have done since
+        about = {
+            "dataset": dataset.name,
+            "data_checksum": dataset.checksum,
+            "image_shape": list(dataset.image_shape),
+            "version": __version__,
+        }
+        if ranks.rank() == 0:
+            checkpoint.write_durably(folder / "recipe.json", (recipe.model_dump_json(indent=1) + "\n").encode())
+        processes = f", {ranks.size()} processes" if ranks.size() > 1 else ""
+        count = f"{len(dataset.train)} training images, {recipe.training.steps} steps{processes}"
+        say(f"{recipe.name} on {dataset.name}: {count}")
+        with Signals() as signals:
+            _loop(Run(recipe, folder, dataset, device, say, about), state, signals)
+    return folder
+
+
+def _nothing(line: str) -> None:
+    """What the other processes of a job say."""
+
+
+def _check_empty(folder: Path) -> None:
+    if checkpoint.exists(folder / "checkpoints"):
+        raise UsageError(f"{folder} already holds a run: continue it with --resume, or choose another --run-dir")
+
+
+def _check_processes(recipe: Recipe) -> None:
+    n = ranks.size()
+    if n > 1 and recipe.estimator is not None:
+        raise UsageError("gradient estimators train in one process: start without torchrun")
+    if n > min(recipe.training.batch_size, recipe.chains.num_chains):
+        raise UsageError(
+            f"{n} processes are more than a batch of {recipe.training.batch_size} or {recipe.chains.num_chains} "
+            "chains can be shared by: start fewer"
+        )
+
+
+def _check_images(recipe: Recipe, dataset: Dataset) -> None:
     expected = recipe.model.likelihood if isinstance(recipe.model, Convolutional) else "bernoulli"
     if dataset.likelihood != expected:
         kinds = {"bernoulli": "binary images", "logistic_mixture": "colour images"}
         raise UsageError(f"{dataset.name} has {kinds[dataset.likelihood]}; this model takes {kinds[expected]}")
-    state = build(recipe, dataset, device)
-    if resume:
-        state = restore(state, checkpoint.read(last, device))
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "recipe.json").write_text(recipe.model_dump_json(indent=1) + "\n")
-    about = {
-        "dataset": dataset.name,
-        "data_checksum": dataset.checksum,
-        "image_shape": list(dataset.image_shape),
-        "version": __version__,
-    }
-    say(f"{recipe.name} on {dataset.name}: {len(dataset.train)} training images, {recipe.training.steps} steps")
-    with _Signals() as signals:
-        _loop(Run(recipe, folder, dataset, device, say, about), state, signals)
-    return folder
 
 
-def _loop(run: Run, state: State, signals: "_Signals") -> None:
+def _resumed(recipe: Recipe, state: State, folder: Path, device: str, say: Callable[[str], None]) -> State:
+    """The state of the last checkpoint, for the recipe it was made by or one that only goes on for longer."""
+    if not checkpoint.exists(folder / "checkpoints"):
+        say(f"{folder} has no checkpoint yet: starting from step 0")
+        return state
+    saved = checkpoint.read(folder / "checkpoints", "last", device, say)
+    if saved.recipe is not None:
+        changes = differences(saved.recipe, recipe)
+        shorter = recipe.training.steps < saved.recipe["training"]["steps"]
+        free = FREE if shorter else (*FREE, "training.steps")
+        refused = [text for path, text in changes.items() if not path.startswith(free)]
+        if refused:
+            raise UsageError(
+                f"{folder} was trained by another recipe ({'; '.join(refused)}): a resumed run may only extend "
+                "training.steps; train the changed recipe in a new --run-dir"
+            )
+    state = restore(state, saved)
+    if state.step >= recipe.training.steps:
+        say(f"{folder} is finished, at step {state.step}; --set training.steps=N with a larger N extends it")
+    else:
+        say(f"resuming at step {state.step}")
+    return state
+
+
+def _loop(run: Run, state: State, signals: Signals) -> None:
     steps = run.recipe.training.steps
     validate_every = max(1, round(steps * run.recipe.training.validate_every))
     log_every = max(1, steps // LOGS)
-    clock = _Clock(state.step, steps)
+    clock = _Clock(state.step, steps, run.recipe.training.checkpoint_minutes)
     # on a terminal a bar; elsewhere the lines of each validation carry the time left
-    tensorboard = run.recipe.training.tensorboard
-    with Metrics(run.folder, tensorboard) as metrics, progress(run.recipe.name, steps) as advance:
+    first = ranks.rank() == 0
+    with (
+        Metrics(run.folder if first else None, run.recipe.training.tensorboard, state.step) as metrics,
+        progress(run.recipe.name, steps, None if first else False) as advance,
+    ):
         advance(state.step)
-        while state.step < steps:
-            state, found, loss = step(run.recipe, run.dataset, state, run.device)
+        while True:
+            if state.progress.validated < state.step and (state.step % validate_every == 0 or state.step == steps):
+                state = _validated(run, state, signals, metrics, clock)
+            if state.step >= steps:
+                return
+            state, found = _guarded_step(run, state)
             advance(1)
             if state.step % log_every == 0 or state.step == steps:
-                if not math.isfinite(loss.item()):
-                    raise RuntimeError(
-                        f"the loss is {loss.item()} at step {state.step}; the last checkpoint is in {run.folder}"
-                    )
+                found = _of_all_processes(run, found)
                 metrics.write(_train_record(run.recipe, state, found, clock.speed(state.step)))
             clock.announce(state.step, run.say)
-            if state.step % validate_every == 0 or state.step == steps:
-                record = validate(run.recipe, run.dataset, state, run.device)
-                metrics.write(record)
-                run.say(_line(record, steps, clock.left(state.step)))
-                state = _judged(run, state, record)
-            if signals.received:
-                save(run.folder / "checkpoints" / "last.safetensors", state, run.about)
-                run.say(
-                    f"stopped by a signal at step {state.step}; saved. Continue with --resume --run-dir {run.folder}"
-                )
-                raise SystemExit(128 + signals.received)
+            stop, due = ranks.largest(signals.received, int(clock.save_due()))
+            if stop:
+                _stop(run, state, int(stop))
+            if due:
+                run.save(state)
+                clock.saved()
+                run.say(f"step {state.step} saved")
+
+
+def _guarded_step(run: Run, state: State) -> tuple[State, Terms]:
+    """A step, or the end of the run with all that is needed to take this step again."""
+    before = Before.of(state)
+    try:
+        state, found, _ = step(run.recipe, run.dataset, state, run.device)
+    except NonFinite as error:
+        save(run.folder / "failure", before.restored(), run.recipe, run.about)
+        raise NonFinite(
+            f"{error}; parameters and checkpoints are those before it. A lower optimizer.learning_rate may help; "
+            f"dvaepp.training.replay({str(run.folder)!r}) takes the step again"
+        ) from None
+    return state, found
+
+
+def _validated(run: Run, state: State, signals: Signals, metrics: Metrics, clock: "_Clock") -> State:
+    """Validate and save. A signal cuts a long validation short: it is made up for when the run is resumed."""
+    if ranks.size() > 1:  # there nothing is cut short, so that the processes keep together
+        run.save(state)
+    try:
+        with signals.raising() if ranks.size() == 1 else nullcontext():
+            record = validate(run.recipe, run.dataset, state, run.device)
+    except Stopped:
+        _stop(run, state, signals.received)
+    metrics.write(record)
+    state, best = _judged(run.recipe, state, record)
+    run.save(state, best)
+    clock.saved()
+    run.say(_line(record, run.recipe.training.steps, clock.left(state.step)))
+    return state
+
+
+def _stop(run: Run, state: State, number: int) -> NoReturn:
+    run.save(state)
+    run.say(f"stopped by a signal at step {state.step}; saved. Continue with --resume --run-dir {run.folder}")
+    raise SystemExit(128 + number)
 
 
 def step(recipe: Recipe, dataset: Dataset, state: State, device: str) -> tuple[State, Terms, Tensor]:
@@ -123,11 +223,15 @@ def step(recipe: Recipe, dataset: Dataset, state: State, device: str) -> tuple[S
         group["lr"] = learning_rate(recipe.optimizer, t, state.progress.decays)
     state.model.train()
     indices = batch_indices(len(dataset.train), recipe.training.batch_size, state.step, recipe.training.seed)
-    x = dataset.batch(indices, state.generator).to(device)
-    return update(recipe, state, x)
+    x = dataset.batch(indices, state.generator)
+    shard = ranks.shard(len(x)) if ranks.size() > 1 else None
+    if shard is not None:
+        x = x[shard.first : shard.last]
+    return update(recipe, state, x.to(device, PRECISIONS[recipe.training.precision]), shard)
 
 
-def update(recipe: Recipe, state: State, x: Tensor) -> tuple[State, Terms, Tensor]:
+def update(recipe: Recipe, state: State, x: Tensor, shard: Shard | None = None) -> tuple[State, Terms, Tensor]:
+    """The update from images x, a batch or this process's shard of it; raises NonFinite and changes no parameter."""
     if state.estimator is not None:
         return _estimated_update(recipe, state, x)
     if state.model.prior is not None and state.chains is not None:
@@ -135,11 +239,14 @@ def update(recipe: Recipe, state: State, x: Tensor) -> tuple[State, Terms, Tenso
         state = state._replace(chains=chains)
         if recipe.training.kl_balance and sums_exactly(state.model):
             state = state._replace(log_z=estimate_log_z(state.model, state.generator))
-    loss, found = _loss(recipe, state, x)
+    loss, found = _loss(recipe, state, x, shard)
     state.optimizer.zero_grad(set_to_none=True)
     loss.backward()
+    parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
+    loss = ranks.sum_gradients(parameters, loss.detach())
+    check_finite(state, loss)
     state.optimizer.step()
-    return state._replace(step=state.step + 1), found, loss.detach()
+    return state._replace(step=state.step + 1), found, loss
 
 
 def _estimated_update(recipe: Recipe, state: State, x: Tensor) -> tuple[State, Terms, Tensor]:
@@ -158,36 +265,64 @@ def _estimated_update(recipe: Recipe, state: State, x: Tensor) -> tuple[State, T
     for optimizer in optimizers:
         optimizer.zero_grad(set_to_none=True)
     loss.backward()
+    check_finite(state, loss.detach())
     for optimizer in optimizers:
         optimizer.step()
     bound = Terms(found.bound, found.bound.new_zeros(0, len(x)), [])
     return state._replace(step=state.step + 1), bound, -found.bound.mean()
 
 
-def _loss(recipe: Recipe, state: State, x: Tensor) -> tuple[Tensor, Terms]:
-    """Minus the bound with its KL weighted by γ, and balanced over groups while γ < 1 (App. H)."""
+def _loss(recipe: Recipe, state: State, x: Tensor, shard: Shard | None) -> tuple[Tensor, Terms]:
+    """Minus the bound with its KL weighted by γ, and balanced over groups while γ < 1 (App. H).
+
+    Of a shard: the part of the batch's mean that its examples contribute.
+    """
     training, t = recipe.training, state.step / recipe.training.steps
     weight = kl_weight(training.kl_warmup, t)
     samples = training.importance_samples
     images = x if samples == 1 else x.repeat(samples, 1, 1, 1)
-    noise = Noise(state.generator, x.device)
+    noise = Noise(state.generator, x.device, shard, samples, x.dtype)
     smoothing = smoothing_at(recipe.smoothing, t)
-    found = terms(training.objective, state.model, images, smoothing, _log_z(state), noise)
+    found = terms(training.objective, state.model, images, smoothing, _log_z(state, shard), noise)
     if samples > 1:
         log_w = (found.log_likelihood - weight * found.kl.sum(0)).reshape(samples, len(x))
-        return -importance_weighted(log_w).mean(), found
+        return -_mean(importance_weighted(log_w), shard), found
     kl = found.kl
     if training.kl_balance and weight < 1:
-        kl = kl * kl_balance(kl)[:, None]
-    return -(found.log_likelihood - weight * kl.sum(0)).mean(), found
+        kl = kl * kl_balance(kl if shard is None else ranks.gather(kl.detach(), shard, 1))[:, None]
+    return -_mean(found.log_likelihood - weight * kl.sum(0), shard), found
 
 
-def _log_z(state: State) -> Tensor | float:
-    """The number of log Z as last estimated, with the gradient of the chains (App. E)."""
+def _mean(values: Tensor, shard: Shard | None) -> Tensor:
+    return values.mean() if shard is None else values.sum() / shard.total
+
+
+def _log_z(state: State, shard: Shard | None) -> Tensor | float:
+    """The number of log Z as last estimated, with the gradient of the chains (App. E).
+
+    Each process has a shard of the chains and one of the examples; their shares may differ, and the sum over all
+    processes must be the mean over all chains.
+    """
     if state.model.prior is None or state.chains is None:
         return 0.0
     surrogate = state.model.prior.log_z_surrogate(state.chains.z)
+    if shard is not None and state.chains.shard is not None:
+        chains = state.chains.shard
+        surrogate = surrogate * (chains.rows / chains.total) / (shard.rows / shard.total)
     return surrogate - surrogate.detach() + state.log_z
+
+
+def _of_all_processes(run: Run, found: Terms) -> Terms:
+    if ranks.size() == 1:
+        return found
+    training = run.recipe.training
+    shard, copies = ranks.shard(min(training.batch_size, len(run.dataset.train))), training.importance_samples
+
+    def whole(x: Tensor, dim: int) -> Tensor:
+        x = x.detach().unflatten(dim, (copies, shard.rows))
+        return ranks.gather(x, shard, dim + 1).flatten(dim, dim + 1)
+
+    return Terms(whole(found.log_likelihood, 0), whole(found.kl, 1), [whole(logits, 0) for logits in found.logits])
 
 
 def batch_indices(size: int, batch_size: int, step: int, seed: int) -> Tensor:
@@ -210,25 +345,25 @@ def _epoch_order(size: int, seed: int, epoch: int) -> Tensor:
     return _order_cache[key]
 
 
-def _judged(run: Run, state: State, record: dict[str, Any]) -> State:
-    """Take a validation into account: log Z, the plateau, the best checkpoint, and the last one."""
+def _judged(recipe: Recipe, state: State, record: dict[str, Any]) -> tuple[State, bool]:
+    """Take a validation into account: log Z, the plateau, and whether it is the best so far."""
     old, bound = state.progress, record["validation_bound"]
     improved = bound > old.best_bound
     new = Progress(
-        max(old.best, score(record)), max(old.best_bound, bound), 0 if improved else old.waited + 1, old.decays
+        max(old.best, score(record)),
+        max(old.best_bound, bound),
+        0 if improved else old.waited + 1,
+        old.decays,
+        state.step,
     )
-    plateau = run.recipe.optimizer.plateau
+    plateau = recipe.optimizer.plateau
     # while γ grows the bound of the next validation is expected to move by itself
-    annealing = kl_weight(run.recipe.training.kl_warmup, state.step / run.recipe.training.steps) < 1
+    annealing = kl_weight(recipe.training.kl_warmup, state.step / recipe.training.steps) < 1
     if plateau is not None and annealing:
         new = new._replace(best_bound=-math.inf, waited=0)
     elif plateau is not None and new.waited >= plateau.patience:
         new = new._replace(waited=0, decays=old.decays + 1)
-    state = state._replace(log_z=record["log_z"], progress=new)
-    if score(record) > old.best:
-        save(run.folder / "checkpoints" / "best.safetensors", state, run.about)
-    save(run.folder / "checkpoints" / "last.safetensors", state, run.about)
-    return state
+    return state._replace(log_z=record["log_z"], progress=new), score(record) > old.best
 
 
 def _train_record(recipe: Recipe, state: State, found: Terms, speed: float) -> dict[str, Any]:
@@ -251,8 +386,9 @@ def _train_record(recipe: Recipe, state: State, found: Terms, speed: float) -> d
             }
         if state.model.prior is not None and state.chains is not None:
             record["log_z"] = state.log_z  # as last estimated: it enters the KL's number, not its gradient
-            record["chain_energy"] = state.model.prior.energy(state.chains.z).mean().item()
-            record["chain_mean"] = state.chains.z.mean().item()
+            z = state.chains.z if state.chains.shard is None else ranks.gather(state.chains.z, state.chains.shard)
+            record["chain_energy"] = state.model.prior.energy(z).mean().item()
+            record["chain_mean"] = z.mean().item()
     return record
 
 
@@ -267,12 +403,19 @@ def _line(record: dict[str, Any], steps: int, minutes_left: float) -> str:
 
 
 class _Clock:
-    """Steps per second since the start or the resumption of a run, and the time left."""
+    """Steps per second since the start or the resumption of a run, the time left, and when to save."""
 
-    def __init__(self, first_step: int, steps: int) -> None:
+    def __init__(self, first_step: int, steps: int, checkpoint_minutes: float) -> None:
         self.first_step, self.steps = first_step, steps
-        self.started = time.monotonic()
+        self.started = self._saved = time.monotonic()
+        self._between = 60 * checkpoint_minutes
         self._announced = False
+
+    def saved(self) -> None:
+        self._saved = time.monotonic()
+
+    def save_due(self) -> bool:
+        return time.monotonic() - self._saved >= self._between
 
     def speed(self, step: int) -> float:
         return (step - self.first_step) / (time.monotonic() - self.started)
@@ -286,28 +429,3 @@ class _Clock:
         if not self._announced and time.monotonic() - self.started > 5:
             self._announced = True
             say(f"{self.speed(step):.3g} steps/s; about {self.left(step):.0f} min for all steps")
-
-
-class _Signals:
-    """Note SIGTERM and SIGINT instead of dying in the middle of a step; a second SIGINT acts at once."""
-
-    def __init__(self) -> None:
-        self.received = 0
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> "_Signals":
-        for number in (signal.SIGTERM, signal.SIGINT):
-            try:
-                self._before[number] = signal.signal(number, self._note)
-            except ValueError:  # not in the main thread: whoever runs us keeps the signals
-                break
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.received and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.received = number

@@ -1,22 +1,39 @@
 """What a run writes about itself: one JSON object a line, and the same numbers for TensorBoard where asked."""
 
 import json
+import math
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from dvaepp.errors import UsageError
+from dvaepp.training.checkpoint import write_durably
 
 
 class Metrics:
     """Appends records, each with its `step`, to `metrics.jsonl`; flushed line by line."""
 
-    def __init__(self, folder: Path, tensorboard: bool) -> None:
-        self._writer: Any = _writer(folder / "tensorboard") if tensorboard else None
-        self._file = open(folder / "metrics.jsonl", "a", buffering=1)
+    def __init__(self, folder: Path | None, tensorboard: bool, first_step: int = 0) -> None:
+        """What an earlier process wrote after `first_step` is dropped: it is about to be written again."""
+        self._writer: Any = None
+        self._file: Any = None
+        if folder is None:  # another process writes
+            return
+        if tensorboard:
+            self._writer = _writer(folder / "tensorboard", first_step)
+        self._path = folder / "metrics.jsonl"
+        _cut(self._path, first_step)
+        self._file = open(self._path, "a", buffering=1)
 
     def write(self, record: dict[str, Any]) -> None:
-        self._file.write(json.dumps(record) + "\n")
+        if self._file is None:
+            return
+        line = json.dumps(record) + "\n"
+        try:
+            self._file.write(line)
+        except OSError as error:
+            text = f"cannot write {self._path} ({len(line)} bytes): {error.strerror}; mend it, then --resume"
+            raise OSError(error.errno, text) from None
         if self._writer is not None:
             for name, value in scalars(record).items():
                 self._writer.add_scalar(name, value, record["step"])
@@ -27,7 +44,11 @@ class Metrics:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        self._file.close()
+        if self._file is not None:
+            try:
+                self._file.close()
+            except OSError:  # a full disk was reported by write
+                pass
         if self._writer is not None:
             self._writer.close()
 
@@ -43,9 +64,26 @@ def scalars(record: dict[str, Any]) -> dict[str, float]:
     return found
 
 
-def _writer(folder: Path) -> Any:
+def _cut(path: Path, last_step: int) -> None:
+    """Keep the lines up to a step, and no torn one."""
+    if not path.exists():
+        return
+    lines = path.read_bytes().splitlines(keepends=True)
+    kept = [line for line in lines if line.endswith(b"\n") and _step(line) <= last_step]
+    if len(kept) < len(lines):
+        write_durably(path, b"".join(kept))
+
+
+def _step(line: bytes) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf
+
+
+def _writer(folder: Path, first_step: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise UsageError("training.tensorboard=true needs the extra: pip install 'dvaepp[tb]'") from None
-    return SummaryWriter(str(folder))
+    return SummaryWriter(str(folder), purge_step=first_step + 1)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dvaepp import ranks
 from dvaepp.data import Dataset
 from dvaepp.errors import UsageError
 from dvaepp.estimators import MEMBERS, Estimator
@@ -20,17 +21,22 @@ from dvaepp.training import checkpoint
 from dvaepp.training.adamax import Adamax
 from dvaepp.training.bounds import Model
 
+PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
 EXACT_SIDE = 12  # an RBM side this small is summed exactly whenever a number is needed
 LOG_Z_SWEEPS = 300  # budget of the log Z estimate at a validation
 
 
 class Progress(NamedTuple):
-    """What validations have found: the best score and bound, validations since that bound, decays of the rate."""
+    """What validations have found: the best score and bound, validations since that bound, decays of the rate.
+
+    `validated` is the step of the last one.
+    """
 
     best: float = -math.inf
     best_bound: float = -math.inf
     waited: int = 0
     decays: int = 0
+    validated: int = 0
 
 
 class State(NamedTuple):
@@ -53,12 +59,19 @@ class State(NamedTuple):
 def build(recipe: Recipe, dataset: Dataset, device: str = "cpu") -> State:
     """Model, optimizer, chains and generator at step 0, all from the recipe's seed."""
     generator = torch.Generator(device).manual_seed(recipe.training.seed)
-    model = build_model(recipe, dataset.train_mean, torch.Generator().manual_seed(recipe.training.seed)).to(device)
+    model = build_model(recipe, dataset.train_mean, torch.Generator().manual_seed(recipe.training.seed))
+    model = model.to(device, PRECISIONS[recipe.training.precision])
     optimizer = build_optimizer(recipe, model)
-    chains = pcd.init(model.prior, recipe.chains.num_chains, generator) if model.prior is not None else None
+    chains = None
+    if model.prior is not None:
+        chains = pcd.init(model.prior, recipe.chains.num_chains, generator, _chain_shard(recipe.chains.num_chains))
     estimator, own_optimizer = _build_estimator(recipe, model, device)
     log_z = estimate_log_z(model, generator)
     return State(model, optimizer, chains, generator, 0, log_z, Progress(), estimator, own_optimizer)
+
+
+def _chain_shard(num_chains: int) -> ranks.Shard | None:
+    return ranks.shard(num_chains) if ranks.size() > 1 else None
 
 
 def _build_estimator(
@@ -144,14 +157,20 @@ def estimate_log_z(model: Model, generator: torch.Generator, num_sweeps: int = L
     return log_partition(model.prior, "tempering", generator, num_sweeps=num_sweeps, num_replicas=16).value
 
 
-def save(path: Path, state: State, about: dict[str, Any]) -> None:
+def save(folder: Path, state: State, recipe: Recipe, about: dict[str, Any], best: bool = False) -> None:
+    """Write a checkpoint: the first process does, with the chains of all."""
+    chains = state.chains
+    if chains is not None and chains.shard is not None:
+        chains = chains._replace(z=ranks.gather(chains.z, chains.shard))
+    if ranks.rank() != 0:
+        return
     tensors = checkpoint.with_prefix("model", state.model.state_dict())
     tensors["generator"] = state.generator.get_state()
     progress = {name: v if math.isfinite(v) else None for name, v in state.progress._asdict().items()}
     record: dict[str, Any] = {"step": state.step, "log_z": state.log_z, "progress": progress, **about}
-    if state.chains is not None:
-        tensors["chains"] = state.chains.z
-        record["chain_sweeps"] = state.chains.num_sweeps
+    if chains is not None:
+        tensors["chains"] = chains.z
+        record["chain_sweeps"] = chains.num_sweeps
     for index, parameter in enumerate(_parameters(state.optimizer)):
         tensors |= checkpoint.with_prefix(f"optimizer.{index}", state.optimizer.state[parameter])
     if state.estimator is not None:
@@ -159,12 +178,12 @@ def save(path: Path, state: State, about: dict[str, Any]) -> None:
     if state.own_optimizer is not None:
         for index, parameter in enumerate(_parameters(state.own_optimizer)):
             tensors |= checkpoint.with_prefix(f"own_optimizer.{index}", state.own_optimizer.state[parameter])
-    checkpoint.write(path, tensors, record)
+    checkpoint.write(folder, tensors, record, recipe.model_dump(mode="json"), best)
 
 
 def restore(state: State, saved: checkpoint.Checkpoint) -> State:
     """A state built from the same recipe, filled from a checkpoint."""
-    tensors, record = saved
+    tensors, record = saved.tensors, saved.record
     state.model.load_state_dict(checkpoint.under("model", tensors))
     state.generator.set_state(tensors["generator"].cpu())
     for index, parameter in enumerate(_parameters(state.optimizer)):
@@ -178,7 +197,11 @@ def restore(state: State, saved: checkpoint.Checkpoint) -> State:
     if state.own_optimizer is not None:
         for index, parameter in enumerate(_parameters(state.own_optimizer)):
             state.own_optimizer.state[parameter] = checkpoint.under(f"own_optimizer.{index}", tensors)
-    chains = pcd.Chains(tensors["chains"], record["chain_sweeps"]) if "chains" in tensors else None
+    chains = None
+    if "chains" in tensors:
+        shard = _chain_shard(len(tensors["chains"]))
+        z = tensors["chains"] if shard is None else tensors["chains"][shard.first : shard.last]
+        chains = pcd.Chains(z, record["chain_sweeps"], shard)
     progress: dict[str, Any] = {name: -math.inf if v is None else v for name, v in record["progress"].items()}
     return state._replace(chains=chains, step=record["step"], log_z=record["log_z"], progress=Progress(**progress))
 

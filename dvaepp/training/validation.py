@@ -5,48 +5,54 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dvaepp import ranks
 from dvaepp.data import Dataset, subset
 from dvaepp.evaluation import log_likelihood
+from dvaepp.evaluation.pieces import in_pieces
 from dvaepp.models.noise import Noise
 from dvaepp.recipes.schema import Recipe
 from dvaepp.training.bounds import terms
 from dvaepp.training.schedules import smoothing_at
-from dvaepp.training.state import State, estimate_log_z
+from dvaepp.training.state import PRECISIONS, State, estimate_log_z
 
 ACTIVE_VARIANCE = 0.01  # a unit is active when its μ varies this much over images
-AT_ONCE = 100
 
 
 @torch.no_grad()
 def validate(recipe: Recipe, dataset: Dataset, state: State, device: str) -> dict[str, Any]:
-    """The record of one validation; log Z is estimated anew."""
-    t = state.step / recipe.training.steps
-    generator = torch.Generator(device).manual_seed(recipe.training.seed + 1)
+    """The record of one validation; log Z is estimated anew. Several processes share the images."""
+    t, seed = state.step / recipe.training.steps, recipe.training.seed + 1
     chosen = subset(len(dataset.validation), recipe.training.validation_images)
-    model, smoothing = state.model, smoothing_at(recipe.smoothing, t)
+    model, smoothing, samples = state.model, smoothing_at(recipe.smoothing, t), recipe.training.validation_samples
     model.eval()
-    log_z = estimate_log_z(model, generator)
-    noise = Noise(generator, torch.device(device))
-    batches = [dataset.images("validation", part).to(device) for part in chosen.split(AT_ONCE)]
-    each = [terms(recipe.training.objective, model, x, smoothing, log_z, noise) for x in batches]
-    reconstruction, kl = torch.cat([t.log_likelihood for t in each]), torch.cat([t.kl for t in each], 1)
+    log_z = ranks.from_first(estimate_log_z(model, torch.Generator(device).manual_seed(seed)))
+
+    def columns(x: Tensor, generator: torch.Generator) -> Tensor:
+        x = x.to(PRECISIONS[recipe.training.precision])
+        noise = Noise(generator, x.device, dtype=x.dtype)
+        found = terms(recipe.training.objective, model, x, smoothing, log_z, noise)
+        parts = [found.log_likelihood[:, None], found.kl.t(), *found.logits]
+        if samples is not None:
+            parts.append(log_likelihood(model, x, samples, log_z=log_z, generator=generator)[:, None])
+        widths[:] = [part.shape[1] for part in parts]
+        return torch.cat([part.double() for part in parts], 1)
+
+    widths: list[int] = []
+    whole = in_pieces(dataset.images("validation", chosen), columns, seed=seed, device=device)
+    reconstruction, kl, *others = whole.split(ranks.from_first(widths), 1)
+    estimates = others.pop() if samples is not None else None
     record = {
         "step": state.step,
-        "validation_bound": (reconstruction - kl.sum(0)).mean().item(),
+        "validation_bound": (reconstruction[:, 0] - kl.sum(1)).mean().item(),
         "validation_reconstruction": reconstruction.mean().item(),
-        "validation_kl": kl.sum(0).mean().item(),
-        "validation_kl_per_group": kl.mean(1).tolist(),
+        "validation_kl": kl.sum(1).mean().item(),
+        "validation_kl_per_group": kl.mean(0).tolist(),
         "validation_images": len(chosen),
         "log_z": log_z,
-        "active_units": active_units([torch.cat(group) for group in zip(*(t.logits for t in each), strict=True)]),
+        "active_units": active_units(others),
     }
-    samples = recipe.training.validation_samples
-    if samples is not None:
-        pieces = [log_likelihood(model, x, samples, log_z=log_z, generator=generator) for x in batches]
-        record |= {
-            "validation_log_likelihood": torch.cat(pieces).mean().item(),
-            "validation_samples": samples,
-        }
+    if estimates is not None:
+        record |= {"validation_log_likelihood": estimates.mean().item(), "validation_samples": samples}
     return record
 
 

@@ -1,0 +1,40 @@
+"""Many images in pieces: each piece has noise of its own, so that it does not matter which process takes it."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from dvaepp import ranks
+
+IMAGES_AT_ONCE = 100
+
+
+def in_pieces(
+    x: Tensor,
+    function: Callable[[Tensor, torch.Generator], Tensor],
+    *,
+    seed: int,
+    device: str,
+    advance: Callable[[int], None] = lambda n: None,
+) -> Tensor:
+    """function(images, generator) -> (images, columns) for all images, float64; processes take the pieces in turns."""
+    pieces = x.split(IMAGES_AT_ONCE)
+    found: dict[int, Tensor] = {}
+    for index, piece in enumerate(pieces):
+        if index % ranks.size() == ranks.rank():
+            generator = torch.Generator(device).manual_seed((seed * 1_000_003 + index) % 2**63)
+            found[index] = function(piece.to(device), generator).double()
+        advance(len(piece))
+    return _together(pieces, found, device)
+
+
+def _together(pieces: Sequence[Tensor], found: dict[int, Tensor], device: str) -> Tensor:
+    if ranks.size() == 1:
+        return torch.cat([found[index] for index in range(len(pieces))])
+    (columns,) = ranks.largest(max((result.shape[1] for result in found.values()), default=0))
+    rows = []
+    for index, piece in enumerate(pieces):
+        rows.append(found.get(index, torch.zeros(len(piece), int(columns), dtype=torch.float64, device=device)))
+    whole = torch.cat(rows)
+    return ranks.gather(whole, ranks.Shard(0, len(whole), len(whole)))  # every row is zero but in one process

@@ -1,0 +1,100 @@
+"""What may happen to a run: signals, and numbers that are no longer finite."""
+
+import math
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils import get_total_norm
+
+from dvaepp.training.state import State
+
+
+class Stopped(BaseException):
+    """A signal came while `Signals.raising`."""
+
+
+class Signals:
+    """Note SIGTERM and SIGINT instead of dying in the middle of a step; a second SIGINT acts at once."""
+
+    def __init__(self) -> None:
+        self.received = 0
+        self._raising = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Signals":
+        for number in (signal.SIGTERM, signal.SIGINT):
+            try:
+                self._before[number] = signal.signal(number, self._note)
+            except ValueError:  # not in the main thread: whoever runs us keeps the signals
+                break
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.received and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.received = number
+        if self._raising:
+            raise Stopped
+
+    @contextmanager
+    def raising(self) -> Iterator[None]:
+        """For long work that may be given up: a signal raises Stopped at once."""
+        if self.received:
+            raise Stopped
+        self._raising = True
+        try:
+            yield
+        finally:
+            self._raising = False
+
+
+class NonFinite(RuntimeError):
+    """A loss or a gradient is infinite or no number; the parameters are those before the step."""
+
+
+def check_finite(state: State, loss: Tensor) -> None:
+    """Raise NonFinite unless the loss and every gradient are finite."""
+    modules = [state.model] if state.estimator is None else [state.model, state.estimator]
+    gradients = [p.grad for module in modules for p in module.parameters() if p.grad is not None]
+    largest = get_total_norm(gradients, math.inf)
+    if math.isfinite(largest.item()) and math.isfinite(loss.item()):
+        return
+    step = state.step + 1
+    if not math.isfinite(loss.item()):
+        raise NonFinite(f"the loss is {loss.item()} at step {step}")
+    named = [(name, p.grad) for module in modules for name, p in module.named_parameters() if p.grad is not None]
+    worst = [name for name, gradient in named if not bool(torch.isfinite(gradient).all())]
+    raise NonFinite(f"the gradient of {', '.join(worst[:3])} is not finite at step {step} ({len(worst)} tensors)")
+
+
+class Before(NamedTuple):
+    """What a step changes before its loss is known; enough, with the parameters, to take the step again."""
+
+    state: State
+    generator: Tensor
+    buffers: list[Tensor]
+
+    @classmethod
+    def of(cls, state: State) -> "Before":
+        return cls(state, state.generator.get_state(), [buffer.clone() for buffer in _buffers(state)])
+
+    def restored(self) -> State:
+        self.state.generator.set_state(self.generator)
+        with torch.no_grad():
+            for buffer, old in zip(_buffers(self.state), self.buffers, strict=True):
+                buffer.copy_(old)
+        return self.state
+
+
+def _buffers(state: State) -> list[Tensor]:
+    modules = [state.model] if state.estimator is None else [state.model, state.estimator]
+    return [buffer for module in modules for buffer in module.buffers()]

@@ -1,0 +1,50 @@
+"""One process owns a run directory. The lock is the operating system's: it goes with its owner, also after kill -9."""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+
+class RunInUse(OSError):
+    """Another process trains in this run directory."""
+
+
+@contextmanager
+def owned(folder: Path) -> Iterator[None]:
+    """Hold the lock of a run directory, or raise RunInUse with the name of its owner."""
+    lock = _acquired(folder)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _acquired(folder: Path) -> FileLock:
+    owner = folder / ".owner.json"
+    lock = FileLock(folder / ".lock", mode=0o666)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+        me = {"process": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+        owner.write_text(json.dumps(me) + "\n")
+    except Timeout:
+        raise RunInUse(
+            f"{folder} is in use by {_name(owner)}; wait for it, stop it, or choose another --run-dir"
+        ) from None
+    except OSError as error:
+        raise OSError(error.errno, f"cannot write into {folder}: {error.strerror}; choose another --run-dir") from None
+    return lock
+
+
+def _name(owner: Path) -> str:
+    try:
+        found = json.loads(owner.read_text())
+        return f"process {found['process']} on {found['host']} since {found['since']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"

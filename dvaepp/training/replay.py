@@ -1,0 +1,29 @@
+"""The step at which a run stopped because a number was not finite, once more and with torch's anomaly detection."""
+
+from pathlib import Path
+
+import torch
+
+from dvaepp.data import load
+from dvaepp.recipes.schema import Recipe
+from dvaepp.training import checkpoint
+from dvaepp.training.faults import NonFinite
+from dvaepp.training.loop import step
+from dvaepp.training.state import State, build, restore
+
+
+def replay(run_dir: Path | str, *, data_dir: Path | str | None = None, device: str = "cpu") -> tuple[State, str]:
+    """The state before the failed step of a run, and what goes wrong in it: the operation whose gradient breaks, if so.
+
+    The state's model, chains and generator are at hand to look further.
+    """
+    saved = checkpoint.read(Path(run_dir) / "failure", device=device)
+    recipe = Recipe.model_validate(saved.recipe)
+    dataset = load(recipe.data.name, data_dir, recipe.data.path)
+    state = restore(build(recipe, dataset, device), saved)
+    try:
+        with torch.autograd.set_detect_anomaly(True):
+            step(recipe, dataset, state, device)
+    except (NonFinite, RuntimeError) as error:
+        return restore(build(recipe, dataset, device), saved), str(error)
+    return state, "the step is finite here: another device, thread count or version computes it"

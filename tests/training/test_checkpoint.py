@@ -1,0 +1,154 @@
+"""Checkpoints: whole or not at all, every damage noticed, the previous one used; older ones are read."""
+
+import errno
+import json
+import os
+import random
+import stat
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from dvaepp import runs
+from dvaepp.errors import UsageError
+from dvaepp.training import checkpoint, train
+from dvaepp.training.checkpoint import DamagedCheckpoint
+from tests.training.toy import quiet, recipe, stripes
+
+
+def _write(folder: Path, step: int, best: bool = False) -> None:
+    tensors = {"a": torch.arange(6.0) + step, "b.c": torch.full((2, 3), step, dtype=torch.uint8)}
+    checkpoint.write(folder, tensors, {"step": step, "note": "µ"}, {"name": "toy"}, best)
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    _write(tmp_path, 7, best=True)
+    for which in ("last", "best"):
+        tensors, record, made_by = checkpoint.read(tmp_path, which)
+        assert record == {"step": 7, "note": "µ"} and made_by == {"name": "toy"}
+        assert torch.equal(tensors["a"], torch.arange(6.0) + 7) and tensors["b.c"].dtype == torch.uint8
+
+
+def test_the_last_two_and_the_best_are_kept(tmp_path: Path) -> None:
+    for step in range(1, 8):
+        _write(tmp_path, step, best=step == 3)
+    assert checkpoint.read(tmp_path).record["step"] == 7
+    assert checkpoint.read(tmp_path, "best").record["step"] == 3
+    stems = sorted(p.name.split("-")[1][:9] for p in tmp_path.glob("step-*.safetensors"))
+    assert stems == ["000000003", "000000006", "000000007"]
+    assert len(list(tmp_path.iterdir())) == 6, "three files of tensors, three manifests, nothing else"
+
+
+def test_files_have_the_mode_that_the_umask_gives(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        _write(tmp_path / "new", 1, best=True)
+    finally:
+        os.umask(before)
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "new").iterdir()}
+    assert modes == {0o640}
+
+
+@pytest.fixture(scope="module")
+def two_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("two") / "checkpoints"
+    _write(folder, 1)
+    _write(folder, 2)
+    return folder
+
+
+def test_250_damages_are_noticed_named_and_passed_over(two_checkpoints: Path) -> None:
+    """50 truncations and 200 flipped bits, over all files of the last checkpoint in turn (fixed seed)."""
+    rng = random.Random(0)
+    manifest = two_checkpoints / "step-000000002.json"
+    files = [manifest, *two_checkpoints.glob("step-000000002-*.safetensors")]
+    assert len(files) == 2
+    said: list[str] = []
+    for trial in range(250):
+        path = files[trial % 2]
+        good = path.read_bytes()
+        if trial < 50:
+            bad = good[: rng.randrange(len(good))]
+        else:
+            place = rng.randrange(8 * len(good))
+            bad = bytearray(good)
+            bad[place // 8] ^= 1 << place % 8
+        path.write_bytes(bad)
+        with pytest.raises(DamagedCheckpoint, match="is damaged") as found:
+            checkpoint.read_one(manifest)
+        assert found.value.path == path and str(path) in str(found.value)
+        assert checkpoint.read(two_checkpoints, say=said.append).record["step"] == 1
+        path.write_bytes(good)
+    assert len(said) == 250 and "using step-000000001.json, step 1, instead" in said[0]
+    assert checkpoint.read(two_checkpoints).record["step"] == 2
+
+
+def test_where_all_are_damaged_the_first_is_named(tmp_path: Path) -> None:
+    _write(tmp_path, 1)
+    for path in tmp_path.glob("*.safetensors"):
+        path.unlink()
+    with pytest.raises(DamagedCheckpoint, match="step-000000001-.*it is missing"):
+        checkpoint.read(tmp_path)
+    with pytest.raises(UsageError, match="holds no checkpoint"):
+        checkpoint.read(tmp_path / "nowhere")
+
+
+def test_a_manifest_cannot_name_a_file_elsewhere(tmp_path: Path) -> None:
+    """Only names inside the folder are opened, whatever a manifest with a good digest says."""
+    secret = tmp_path / "secret.safetensors"
+    save_file({"a": torch.ones(2)}, secret)
+    data = secret.read_bytes()
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    files = {"../secret.safetensors": {"sha256": checkpoint._digest(data), "bytes": len(data)}}
+    content = {"schema": 2, "files": files, "record": {"step": 1}, "recipe": {}}
+    (folder / "step-000000001.json").write_bytes(checkpoint._text(content))
+    with pytest.raises(DamagedCheckpoint, match="missing"):
+        checkpoint.read(folder)
+
+
+def test_newer_schemas_say_what_to_do(tmp_path: Path) -> None:
+    _write(tmp_path, 1)
+    path = tmp_path / "step-000000001.json"
+    content = json.loads(path.read_text())
+    del content["sha256"]
+    path.write_bytes(checkpoint._text({**content, "schema": 3}))
+    with pytest.raises(UsageError, match="schema 3, this version reads 1 to 2: upgrade dvaepp"):
+        checkpoint.read(tmp_path)
+
+
+def test_a_run_of_schema_1_loads_and_resumes(tmp_path: Path) -> None:
+    """The first schema had one file with the record in its header, `last` and `best`, and no digests."""
+    images = stripes(tmp_path)
+    made_by = recipe(images, steps=8)
+    train(made_by, tmp_path / "run", say=quiet)
+    folder = tmp_path / "run" / "checkpoints"
+    saved = checkpoint.read(folder)
+    for path in folder.iterdir():
+        path.unlink()
+    record = {"schema": 1, **saved.record}
+    record["progress"] = {name: value for name, value in record["progress"].items() if name != "validated"}
+    for name in ("best", "last"):
+        save_file(saved.tensors, folder / f"{name}.safetensors", {"record": json.dumps(record)})
+    old = runs.load(tmp_path / "run")
+    assert old.record["step"] == 8
+    longer = recipe(images, steps=12)
+    train(longer, tmp_path / "run", resume=True, say=quiet)
+    assert checkpoint.read(folder).record["step"] == 12
+    assert not list(folder.glob("last.*")), "what is no longer needed is dropped"
+
+
+def test_a_full_disk_is_told_and_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _write(tmp_path, 1)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match=r"cannot write .*step-000000002-.*\(\d+ bytes\): No space left.*free some"):
+            _write(tmp_path, 2)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
