@@ -1,11 +1,13 @@
 """Sheets of images as PNG."""
 
-import os
+import io
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 from torch import Tensor
+
+from dvaepp.reporting.files import write_whole
 
 GAP = 2
 
@@ -25,14 +27,15 @@ def grid(images: Tensor, columns: int) -> np.ndarray:
     return sheet[..., 0] if channels == 1 else sheet
 
 
-def save_grid(images: Tensor, columns: int, out: Path, zoom: int = 2) -> None:
-    """Write a grid of images as PNG, whole or not at all."""
+def png(images: Tensor, columns: int, zoom: int = 2) -> bytes:
+    """A grid of images as the contents of a PNG file."""
     picture = Image.fromarray(grid(images, columns))
     picture = picture.resize((picture.width * zoom, picture.height * zoom), Image.Resampling.NEAREST)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
-    try:
-        picture.save(partial, format="PNG")
-        partial.replace(out)
-    finally:
-        partial.unlink(missing_ok=True)
+    contents = io.BytesIO()
+    picture.save(contents, format="PNG", optimize=True)
+    return contents.getvalue()
+
+
+def save_grid(images: Tensor, columns: int, out: Path, zoom: int = 2) -> None:
+    """Write a grid of images as PNG, whole or not at all."""
+    write_whole(out, png(images, columns, zoom))

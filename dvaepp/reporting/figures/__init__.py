@@ -1,15 +1,19 @@
-"""The paper's figures that show data or code; one file each, a `draw(device)` that returns a matplotlib Figure.
+"""Figures, one file each; the file's stem, with dashes, is the figure's name on the command line.
 
-The file's stem, with dashes, is the figure's name on the command line.
+Those of the paper that show data or code have a `draw(device)`, those about runs a `draw(runs)`; each returns a
+matplotlib Figure. The page of a run shows the panels of the latter.
 """
 
 import importlib
-import os
+import io
+from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from dvaepp.errors import UsageError
+from dvaepp.reporting.files import write_whole
+from dvaepp.reporting.run import Run
 
 
 def save(name: str, out: Path, device: str = "cpu") -> None:
@@ -18,15 +22,20 @@ def save(name: str, out: Path, device: str = "cpu") -> None:
     write(module.draw(device), out)
 
 
+def save_of_runs(name: str, runs: Sequence[Run], out: Path) -> None:
+    """Draw figure `name` of runs. Those without anything to show are named."""
+    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
+    empty = [run.name for run in runs if not module.panels([run] if name == "curves" else run)]
+    if empty:
+        raise UsageError(f"{', '.join(empty)}: nothing to draw for {name!r}; `dvaepp report` says what the run holds")
+    write(module.draw(runs), out)
+
+
 def write(figure: Figure, out: Path) -> None:
     formats = figure.canvas.get_supported_filetypes()
     ending = out.suffix.lstrip(".").lower()
     if ending not in formats:
         raise UsageError(f"cannot write a figure to {out}: use an ending such as .png, .pdf or .svg")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
-    try:
-        figure.savefig(partial, format=ending, dpi=150)
-        partial.replace(out)  # a failure leaves whatever was there before
-    finally:
-        partial.unlink(missing_ok=True)
+    contents = io.BytesIO()
+    figure.savefig(contents, format=ending, dpi=150)
+    write_whole(out, contents.getvalue())

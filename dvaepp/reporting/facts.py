@@ -1,0 +1,209 @@
+"""What a page says about a run in words and numbers; what it shows in pictures is in `figures`."""
+
+import datetime
+import platform
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from dvaepp.reporting import numbers
+from dvaepp.reporting.figures import kl, rbm, units
+from dvaepp.reporting.run import Record, Run, last_step, series, unit_groups
+from dvaepp.version import __version__
+
+
+class Fact(NamedTuple):
+    """A name, a value and, small beside it, what to know about it."""
+
+    name: str
+    value: str
+    detail: str = ""
+
+
+def dataset_name(run: Run) -> str:
+    if run.trained is not None and "dataset" in run.trained.record:
+        return str(run.trained.record["dataset"])
+    return str(run.recipe["data"].get("path") or run.recipe["data"]["name"])
+
+
+def has_rbm(recipe: Record) -> bool:
+    model = recipe["model"]
+    return "rbm" in (model.get("global_kind") if model.get("kind") == "convolutional" else model["prior"])
+
+
+def glance(run: Run) -> list[Fact]:
+    """The few numbers a reader looks for first."""
+    facts = []
+    if run.evaluation is not None:
+        e = run.evaluation
+        facts.append(
+            Fact(
+                f"log p(x), {e.get('split', '')}", numbers.with_error(e["log_likelihood"], e["standard_error"]), "nats"
+            )
+        )
+    for name, key in (("Validation log p(x)", "validation_log_likelihood"), ("Validation bound", "validation_bound")):
+        found = series(run.validation, key)
+        if len(found.values):
+            best = int(np.argmax(found.values))
+            facts.append(Fact(name, numbers.nats(found.values[best]), f"best, step {numbers.count(found.steps[best])}"))
+    found = series(run.validation, "validation_kl")
+    if len(found.values):
+        facts.append(Fact("Validation KL", numbers.nats(found.values[-1]), "nats, last"))
+    if active := units.last(run):
+        facts.append(
+            Fact("Active units", numbers.count(sum(active)), f"of {numbers.count(sum(unit_groups(run.recipe)))}")
+        )
+    total = run.recipe["training"]["steps"]
+    facts.append(Fact("Steps", numbers.count(last_step(run)), f"of {numbers.count(total)}"))
+    return facts
+
+
+def evaluation(run: Run) -> list[Fact]:
+    e = run.evaluation
+    if e is None:
+        return []
+    value, error = e["log_likelihood"], e["standard_error"]
+    facts = [
+        Fact("log p(x)", f"{numbers.with_error(value, error)} nats"),
+        Fact("95 % interval", f"{numbers.nats(value - 1.96 * error)} to {numbers.nats(value + 1.96 * error)} nats"),
+    ]
+    if "num_images" in e:
+        facts.append(Fact("Images", f"{numbers.count(e['num_images'])} of the {e.get('split')} set"))
+    if "num_samples" in e:
+        facts.append(Fact("Samples", f"K = {numbers.count(e['num_samples'])} per image"))
+    facts.append(Fact("Sharpness", "β = ∞, the binary limit" if e.get("beta") == "inf" else f"β = {e.get('beta')}"))
+    if "bits_per_dim" in e:
+        facts.append(Fact("Per dimension", f"{numbers.nats(e['bits_per_dim'], 4)} bits"))
+    return facts
+
+
+def stale(run: Run) -> str:
+    """Evaluation and checkpoint may be of different steps."""
+    if run.evaluation is None or run.trained is None:
+        return ""
+    evaluated, saved = run.evaluation.get("steps"), run.trained.record.get("step")
+    if evaluated is None or saved is None or evaluated == saved:
+        return ""
+    return (
+        f"The evaluation is of step {numbers.count(evaluated)}; the best checkpoint, shown on the rest of this page, "
+        f"is of step {numbers.count(saved)}."
+    )
+
+
+def kl_facts(run: Run) -> list[Fact]:
+    """The KL at its last record: each of a few groups, otherwise global units and local ones summed."""
+    groups = kl.last(run)
+    if groups is None:
+        return []
+    step, values = numbers.count(groups.steps[-1]), dict(zip(groups.names, groups.values[-1], strict=True))
+    facts = [Fact("Sum", f"{numbers.nats(sum(values.values()))} nats", f"{groups.source}, step {step}")]
+    local = sum(value for name, value in values.items() if name.startswith("h"))
+    if any(name.startswith("h") for name in values):
+        facts.append(Fact("Global", f"{numbers.nats(sum(values.values()) - local)} nats"))
+        facts.append(Fact("Local", f"{numbers.nats(local)} nats"))
+    elif len(values) > 1:
+        facts += [Fact(name, f"{numbers.nats(value)} nats") for name, value in values.items()]
+    return facts
+
+
+def unit_facts(run: Run) -> list[Fact]:
+    active, sizes = units.last(run), unit_groups(run.recipe)
+    if len(active) != len(sizes):
+        return []
+    rows = zip(active, sizes, strict=True)
+    return [Fact(f"z{a + 1}", f"{numbers.count(n)} of {numbers.count(size)}") for a, (n, size) in enumerate(rows)]
+
+
+def rbm_facts(run: Run) -> list[Fact]:
+    if run.prior is None or not rbm.finite(run.prior):
+        return []
+    weight = run.prior.weight.detach().cpu().double().numpy()
+    values, edge = np.linalg.svd(weight, compute_uv=False), rbm.random_edge(weight)
+    return [
+        Fact("Units", f"{numbers.count(weight.shape[0])} left, {numbers.count(weight.shape[1])} right"),
+        Fact("Spread of W", numbers.short(float(weight.std())), "standard deviation"),
+        Fact("Stand out", f"{int((values > edge).sum())} of {len(values)}", "singular values above a random matrix's"),
+    ]
+
+
+def partition(run: Run) -> list[Fact]:
+    """log Z as evaluated, its diagnostics, and the estimate that training made at the same step."""
+    found = (run.evaluation or {}).get("log_partition")
+    if run.evaluation is None or not found:
+        return []
+    diagnostics = found["diagnostics"] if isinstance(found.get("diagnostics"), dict) else {}
+    value, error = found["value"], found["standard_error"]
+    shown = numbers.with_error(value, error) if error else numbers.nats(value, 3)
+    facts = [Fact("log Z", f"{shown} nats", str(found.get("method", "")))]
+    names = {
+        "r_hat": ("R̂ of replicas", 4, "above 1.1 they disagree"),
+        "effective_sample_size": ("Effective samples", 0, ""),
+        "round_trips": ("Round trips", 0, ""),
+        "num_sweeps": ("Sweeps", 0, ""),
+    }
+    for key, (name, digits, detail) in names.items():
+        if isinstance(diagnostics.get(key), (int, float)):
+            facts.append(Fact(name, numbers.nats(diagnostics[key], digits), detail))
+    own = series([r for r in run.validation if r["step"] == run.evaluation.get("steps")], "log_z").values
+    if len(own):
+        gap = own[0] - value
+        sign = "+" if gap >= 0 else ""
+        facts.append(Fact("In training", f"{numbers.nats(own[0])} nats", f"same step, {sign}{numbers.nats(gap, 3)}"))
+    facts.append(Fact("Warnings", "; ".join(map(str, diagnostics.get("warnings") or [])) or "none"))
+    return facts
+
+
+def readable(recipe: Record) -> list[tuple[str, list[Fact]]]:
+    """The sections of a recipe with their fields in words."""
+    sections = []
+    for section, value in recipe.items():
+        if isinstance(value, dict):
+            sections.append((section, [Fact(key.replace("_", " "), _in_words(entry)) for key, entry in value.items()]))
+    return sections
+
+
+def _in_words(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_in_words(entry)}" for key, entry in value.items()) or "none"
+    if isinstance(value, list):
+        nested = any(isinstance(entry, (list, dict)) for entry in value)
+        return ("; " if nested else ", ").join(map(_in_words, value)) or "none"
+    if isinstance(value, int):
+        return numbers.count(value)
+    return numbers.short(value) if isinstance(value, float) else str(value)
+
+
+def about_run(run: Run) -> list[Fact]:
+    facts = [Fact("Recipe", run.recipe["name"]), Fact("Data set", dataset_name(run))]
+    if run.trained is not None:
+        record = run.trained.record
+        facts += [
+            Fact("Checksum of the data", str(record.get("data_checksum") or "none recorded")),
+            Fact("Image", " × ".join(map(str, record.get("image_shape", []))), "channels, height, width"),
+            Fact("Checkpoint", f"step {numbers.count(record['step'])}", "the best by validation"),
+            Fact("Trained with dvaepp", str(record.get("version", "not recorded"))),
+            Fact("Parameters", numbers.count(sum(p.numel() for p in run.trained.model.parameters()))),
+        ]
+    facts.append(Fact("Seed", str(run.recipe["training"]["seed"])))
+    speed = series(run.training, "steps_per_second")
+    if len(speed.values):
+        facts.append(Fact("Speed", f"{numbers.short(speed.values[-1])} steps per second", "mean since the last start"))
+    return facts
+
+
+def about_report() -> list[Fact]:
+    now = datetime.datetime.now(datetime.UTC)
+    return [
+        Fact("Written", now.strftime("%Y-%m-%d %H:%M UTC")),
+        Fact("dvaepp", __version__),
+        Fact("Python", platform.python_version()),
+        Fact("PyTorch", torch.__version__),
+        Fact("NumPy", np.__version__),
+        Fact("System", f"{platform.system()} {platform.machine()}"),
+        Fact("Threads", str(torch.get_num_threads())),
+    ]

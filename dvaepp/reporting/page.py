@@ -1,0 +1,70 @@
+"""The page of a run: one HTML file that needs nothing else, neither scripts nor the network."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jinja2
+from markupsafe import Markup
+
+from dvaepp.models.summary import summary
+from dvaepp.reporting import facts, numbers, pictures
+from dvaepp.reporting.figures import curves, kl, rbm, units
+from dvaepp.reporting.files import write_whole
+from dvaepp.reporting.panels import Panel, svg
+from dvaepp.reporting.run import Run, unit_groups
+
+
+class Drawing(NamedTuple):
+    title: str
+    alt: str
+    svg: Markup
+
+
+def write(run: Run, out: Path, per_code: int, data_dir: Path | None = None) -> None:
+    """Write the page of a run whole or not at all; `per_code` is how many sample images share a global sample."""
+    page = render(run, pictures.samples(run, per_code), pictures.reconstructions(run, data_dir))
+    write_whole(out, page.encode())
+
+
+def render(run: Run, samples: pictures.Sheet, reconstructions: pictures.Sheet) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html").render(
+        run=run,
+        dataset=facts.dataset_name(run),
+        glance=facts.glance(run),
+        samples=samples,
+        reconstructions=reconstructions,
+        evaluation=facts.evaluation(run),
+        stale=facts.stale(run),
+        curves=_drawings("curves", curves.panels([run])),
+        no_curves=curves.missing(run),
+        kl=_drawings("kl", kl.panels(run)),
+        units=_drawings("units", units.panels(run)),
+        has_units=bool(unit_groups(run.recipe)),
+        local_groups=run.recipe["model"].get("local_groups", 0),
+        rbm=_drawings("rbm", rbm.panels(run)),
+        has_rbm=facts.has_rbm(run.recipe),
+        broken_rbm=run.prior is not None and not rbm.finite(run.prior),
+        kl_facts=facts.kl_facts(run),
+        unit_facts=facts.unit_facts(run),
+        rbm_facts=facts.rbm_facts(run),
+        partition=facts.partition(run),
+        recipe=facts.readable(run.recipe),
+        recipe_json=json.dumps(run.recipe, indent=1),
+        modules=summary(run.trained.model) if run.trained else [],
+        count=numbers.count,
+        about_run=facts.about_run(run),
+        about_report=facts.about_report(),
+    )
+
+
+def _drawings(prefix: str, panels: Sequence[Panel]) -> list[Drawing]:
+    return [Drawing(p.title, p.alt, Markup(svg(p, f"{prefix}{index}"))) for index, p in enumerate(panels)]

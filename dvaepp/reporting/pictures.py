@@ -1,0 +1,76 @@
+"""Sheets of samples and reconstructions for a page, or the reason why there are none."""
+
+import base64
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dvaepp import data
+from dvaepp.reporting.images import png
+from dvaepp.reporting.run import Record, Run
+
+SAMPLES = 100
+PAIRS = 50
+COLUMNS = 10
+
+
+class Sheet(NamedTuple):
+    """A picture as a data URI with its words, or only `missing`, a sentence."""
+
+    uri: str = ""
+    alt: str = ""
+    caption: str = ""
+    missing: str = ""
+
+
+def samples(run: Run, per_code: int) -> Sheet:
+    """From the prior; `per_code` images in a row share a sample of the global units."""
+    if run.trained is None:
+        return Sheet(missing="Samples need a model.")
+    generator = torch.Generator(_device(run)).manual_seed(0)
+    try:
+        images = run.trained.sample(SAMPLES // per_code, generator, per_code)
+    except (ValueError, RuntimeError) as error:
+        return Sheet(missing=f"No samples could be drawn: {' '.join(str(error).split())}.")
+    shared = f" {per_code} in a row share a sample of the global units." if per_code > 1 else ""
+    alt = f"{len(images)} images sampled from the model, {COLUMNS} to a row."
+    return Sheet(_uri(images), alt, f"Mean images of samples from the prior.{shared}")
+
+
+def reconstructions(run: Run, data_dir: Path | None) -> Sheet:
+    """Test images beside what the model makes of them. Nothing is downloaded for it."""
+    if run.trained is None:
+        return Sheet(missing="Reconstructions need a model.")
+    name, path = run.recipe["data"]["name"], run.recipe["data"].get("path")
+    try:
+        dataset = _dataset(run.recipe, data_dir)
+        x = dataset.images("test", data.subset(len(dataset.test), PAIRS))
+        generator = torch.Generator(_device(run)).manual_seed(0)
+        pairs = torch.stack([x, run.trained.reconstruct(x, generator).cpu()], 1).flatten(0, 1)
+    except (OSError, ValueError, RuntimeError):
+        why = f"the images at {path} could not be read" if path else f"the data set {name} could not be read here"
+        hint = "" if path else f" `dvaepp data check {name}` says why, `dvaepp data fetch {name}` downloads it."
+        return Sheet(missing=f"Reconstructions are left out: {why}.{hint}")
+    caption = "Images of the test set, each with its reconstruction to the right."
+    expected = run.trained.record.get("data_checksum")
+    if expected and dataset.checksum != expected:
+        caption += " These files are not those the run was trained on: their checksum differs."
+    return Sheet(_uri(pairs), f"{len(x)} test images, each beside its reconstruction.", caption)
+
+
+def _dataset(recipe: Record, data_dir: Path | None) -> data.Dataset:
+    name, path = recipe["data"]["name"], recipe["data"].get("path")
+    if path is None:
+        data.check(name, data_dir)  # `load` would download what is missing
+    return data.load(name, data_dir, path)
+
+
+def _device(run: Run) -> torch.device:
+    assert run.trained is not None
+    return next(run.trained.model.parameters()).device
+
+
+def _uri(images: Tensor) -> str:
+    return "data:image/png;base64," + base64.b64encode(png(images, COLUMNS)).decode()

@@ -1,0 +1,169 @@
+"""What a run directory says about itself, read with patience: a run may be young, still writing, or stopped midway."""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dvaepp.models.dvae import DVAE
+from dvaepp.models.feedforward import FeedForward
+from dvaepp.priors.rbm import RBM
+
+Record = dict[str, Any]
+
+
+@runtime_checkable
+class Trained(Protocol):
+    """A model with its weights, as `dvaepp.load` returns it."""
+
+    model: FeedForward | DVAE
+    record: Record
+
+    def sample(self, n: int, generator: torch.Generator | None = None, per_code: int = 1) -> Tensor: ...
+
+    def reconstruct(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor: ...
+
+
+class Run(NamedTuple):
+    """The files of a run and, where it can be loaded, its model.
+
+    `problems` holds a sentence for each thing that is missing or damaged, by the part it belongs to: "metrics",
+    "evaluation" or "model".
+    """
+
+    name: str
+    recipe: Record
+    training: list[Record]
+    validation: list[Record]
+    evaluation: Record | None
+    trained: Trained | None
+    problems: dict[str, str]
+
+    @property
+    def prior(self) -> RBM | None:
+        return None if self.trained is None else self.trained.model.prior
+
+
+class Series(NamedTuple):
+    """A number over training: both (records,)."""
+
+    steps: np.ndarray
+    values: np.ndarray
+
+
+class Vectors(NamedTuple):
+    """A list of numbers over training: steps (records,), values (records, entries)."""
+
+    steps: np.ndarray
+    values: np.ndarray
+
+
+def read(folder: Path, recipe: Record, load: Callable[[], Trained]) -> Run:
+    """`recipe` in full, as JSON; `load` is called for the model and may fail."""
+    problems: dict[str, str] = {}
+    training, validation = _metrics(folder / "metrics.jsonl", problems)
+    evaluation = _evaluation(folder / "evaluation.json", problems)
+    trained: Trained | None = None
+    try:
+        trained = load()
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        reason = " ".join(str(error).split()).replace(str(folder), folder.name)
+        problems["model"] = f"The model could not be loaded: {reason}."
+    name = folder.resolve().name
+    return Run(name, recipe, training, validation, evaluation, trained, problems)
+
+
+def _metrics(path: Path, problems: dict[str, str]) -> tuple[list[Record], list[Record]]:
+    """Training and validation records by step. A step met twice, as after a resumption, counts as last written."""
+    if not path.is_file():
+        problems["metrics"] = "There are no metrics yet: metrics.jsonl is missing."
+        return [], []
+    training: dict[int, Record] = {}
+    validation: dict[int, Record] = {}
+    lines = [line for line in path.read_bytes().splitlines() if line.strip()]
+    damaged = []
+    for number, line in enumerate(lines, 1):
+        record = _object(line)
+        if record is None or not _is_number(record.get("step")):
+            damaged.append(number)
+            continue
+        (validation if "validation_bound" in record else training)[int(record["step"])] = record
+    if damaged == [len(lines)]:
+        problems["metrics"] = "The last line of metrics.jsonl is incomplete and was left out."
+    elif damaged:
+        problems["metrics"] = f"{len(damaged)} of {len(lines)} lines of metrics.jsonl are damaged and were left out."
+    elif not lines:
+        problems["metrics"] = "There are no metrics yet: metrics.jsonl is empty."
+    return [training[step] for step in sorted(training)], [validation[step] for step in sorted(validation)]
+
+
+def _evaluation(path: Path, problems: dict[str, str]) -> Record | None:
+    if not path.is_file():
+        problems["evaluation"] = "This run has not been evaluated yet."
+        return None
+    found = _object(path.read_bytes())
+    if found is None or not (_is_number(found.get("log_likelihood")) and _is_number(found.get("standard_error"))):
+        problems["evaluation"] = "evaluation.json is damaged and was left out."
+        return None
+    partition = found.get("log_partition")
+    if not (isinstance(partition, dict) and all(_is_number(partition.get(k)) for k in ("value", "standard_error"))):
+        found["log_partition"] = None
+    numeric = ("steps", "num_images", "num_samples", "bits_per_dim")
+    return {key: value for key, value in found.items() if key not in numeric or _is_number(value)}
+
+
+def _object(text: bytes) -> Record | None:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def series(records: Sequence[Record], key: str) -> Series:
+    """Where `key` is a finite number."""
+    pairs = [(record["step"], record[key]) for record in records if _is_number(record.get(key))]
+    return Series(np.array([step for step, _ in pairs], float), np.array([value for _, value in pairs], float))
+
+
+def vectors(records: Sequence[Record], key: str) -> Vectors:
+    """Where `key` is a list of finite numbers, as many as in the last record."""
+    lists = [(record["step"], record[key]) for record in records if isinstance(record.get(key), list)]
+    width = len(lists[-1][1]) if lists else 0
+    good = [(step, entries) for step, entries in lists if len(entries) == width and all(map(_is_number, entries))]
+    return Vectors(
+        np.array([step for step, _ in good], float),
+        np.array([entries for _, entries in good], float).reshape(len(good), width),
+    )
+
+
+def last_step(run: Run) -> int:
+    return max((int(record["step"]) for record in (*run.training, *run.validation)), default=0)
+
+
+def unit_groups(recipe: Record) -> list[int]:
+    """Sizes of the groups of binary global units; empty where there are none."""
+    model = recipe["model"]
+    if model.get("kind") != "convolutional":
+        return [int(size) for size in model["groups"]]
+    if model["global_kind"] not in ("rbm", "bernoulli"):
+        return []
+    return [model["global_units"] // model["global_groups"]] * model["global_groups"]
+
+
+def kl_groups(recipe: Record) -> list[str]:
+    """Names of the parts of the KL, in the order of `kl_per_group`: a Boltzmann prior has one for all its units."""
+    model = recipe["model"]
+    if model.get("kind") != "convolutional":
+        return ["z"] if model["prior"] == "rbm" else [f"z{a + 1}" for a in range(len(model["groups"]))]
+    names = {"rbm": ["z"], "none": []}.get(model["global_kind"], [f"z{a + 1}" for a in range(model["global_groups"])])
+    return names + [f"h{j + 1}" for j in range(model["local_groups"])]
