@@ -6,9 +6,8 @@ import random
 import re
 import resource
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,10 @@ from dvaepp.training import checkpoint, loop, replay, train
 from dvaepp.training.faults import NonFinite, Signals, Stopped, check_finite
 from dvaepp.training.lock import RunInUse, owned
 from dvaepp.training.state import build
+from tests.training.forks import Fork
 from tests.training.toy import quiet, recipe, stripes
 
-FULL = bool(os.environ.get("DVAEPP_FAULTS"))  # the 200 kills take ten minutes
-KILLS = 200 if FULL else 3
+KILLS = 200 if "DVAEPP_FAULTS" in os.environ else 10
 
 
 @pytest.fixture(scope="module")
@@ -34,45 +33,12 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return stripes(tmp_path_factory.mktemp("data"))
 
 
-def _start(made: Recipe, run: Path, *, resume: bool = False, **options: Any) -> "subprocess.Popen[str]":
-    """A training in a process of its own, through the library, with its lines on stderr."""
-    code = (
-        "import sys; from dvaepp.recipes import Recipe; from dvaepp.training import train\n"
-        f"train(Recipe.model_validate_json(sys.stdin.read()), {str(run)!r}, resume={resume})"
-    )
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        **options,
-    )
-    assert process.stdin is not None
-    process.stdin.write(made.model_dump_json())
-    process.stdin.close()
-    process.stdin = None
-    return process
+def _start(made: Recipe, run: Path, *, resume: bool = False, before: Callable[[], None] = lambda: None) -> Fork:
+    def work() -> None:
+        before()
+        train(made, run, resume=resume)
 
-
-def _until(process: "subprocess.Popen[str]", what: str) -> str:
-    assert process.stderr is not None
-    seen = []
-    for line in process.stderr:
-        seen.append(line)
-        if re.search(what, line):
-            return line
-    raise AssertionError(f"ended without {what!r}: {''.join(seen)[-2000:]}")
-
-
-def _rest(process: "subprocess.Popen[str]") -> str:
-    """What else it says until it ends."""
-    assert process.stderr is not None
-    with process.stderr as errors:
-        text = errors.read()
-    process.wait()
-    return text
+    return Fork(work)
 
 
 @pytest.mark.slow
@@ -88,10 +54,11 @@ def test_kill_9_at_any_moment_leaves_a_directory_that_loads(images: Path, tmp_pa
     run, announced = tmp_path / "run", 0
     for life in range(KILLS):
         process = _start(made, run, resume=life > 0)
-        announced = int(_until(process, r"^step \d+ saved").split()[1])
-        time.sleep(rng.random() * 0.3)
-        process.kill()
-        found = [int(number) for number in re.findall(r"^step (\d+) saved\n", _rest(process), re.M)]
+        announced = int(process.until(r"^step \d+ saved").split()[1])
+        time.sleep(rng.random() * 0.1)
+        process.send(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        found = [int(number) for number in re.findall(r"^step (\d+) saved\n", process.text, re.M)]
         last = max([announced, *found])
         step = checkpoint.read(run / "checkpoints").record["step"]
         assert step >= last, f"life {life}: announced {last}, found {step}"
@@ -105,17 +72,15 @@ def test_a_run_stopped_by_sigterm_at_a_random_step_ends_like_an_unbroken_one(
     name: str, images: Path, tmp_path: Path
 ) -> None:
     """Tensors by torch.equal, metrics but for timings, and the picture of samples; the stop comes at any step."""
-    made = recipe(images, name, steps=300, training__validate_every=0.1)
+    made = recipe(images, name, steps=60, training__validate_every=0.1)
     train(made, tmp_path / "whole", say=quiet)
     process = _start(made, tmp_path / "broken")
-    _until(process, r"^step 30/")
-    time.sleep(random.Random(name).random())
-    process.send_signal(signal.SIGTERM)
-    errors = _rest(process)
-    assert process.returncode == 143, errors
-    assert "stopped by a signal at step" in errors
+    process.until(r"^step 12/")
+    time.sleep(random.Random(name).random() / 10)
+    process.send(signal.SIGTERM)
+    assert process.wait() == 143 and "stopped by a signal at step" in process.text, process.text
     step = checkpoint.read(tmp_path / "broken" / "checkpoints").record["step"]
-    assert 30 <= step < 300, "it was stopped in between"
+    assert 12 <= step < 60, "it was stopped in between"
     train(made, tmp_path / "broken", resume=True, say=quiet)
     a, b = (checkpoint.read(tmp_path / run / "checkpoints") for run in ("whole", "broken"))
     assert a.record == b.record and a.tensors.keys() == b.tensors.keys()
@@ -262,11 +227,10 @@ def test_a_full_disk_ends_the_run_with_one_line_and_a_good_checkpoint(images: Pa
     run = tmp_path / "run"
     train(recipe(images, steps=4), run, say=quiet)
     longer = recipe(images, steps=1000, training__checkpoint_minutes=0)
-    process = _start(longer, run, resume=True, preexec_fn=_limit_file_size)
-    errors = _rest(process)
-    assert process.returncode == 1
-    last = errors.strip().splitlines()[-1]
-    assert re.search(r"cannot write .*step-.*\(\d+ bytes\): File too large; free some space", last), errors
+    process = _start(longer, run, resume=True, before=_limit_file_size)
+    assert process.wait() == 1
+    last = process.text.strip().splitlines()[-1]
+    assert re.search(r"cannot write .*step-.*\(\d+ bytes\): File too large; free some space", last), process.text
     assert checkpoint.read(run / "checkpoints").record["step"] == 4
     assert not list((run / "checkpoints").glob(".*")), "nothing half-written is left"
 
@@ -278,32 +242,26 @@ def test_a_run_directory_that_cannot_be_written_is_told(images: Path, tmp_path: 
         train(recipe(images, steps=4), tmp_path / "file" / "run", say=quiet)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="dropping rights needs root; for others the mode alone suffices")
-def test_a_read_only_run_directory_is_told(tmp_path: Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="dropping rights needs root")
+def test_a_read_only_run_directory_is_told(images: Path, tmp_path: Path) -> None:
     """As a user who owns nothing: root may write anywhere."""
-    folder = tmp_path / "run"
-    folder.mkdir(mode=0o555)
-    code = (
-        f"import os; os.setuid(65534)\nfrom pathlib import Path\ntry:\n  with owned(Path({str(folder)!r})): pass\n"
-        "except OSError as error: print(error)"
-    )
-    for parent in (tmp_path, *tmp_path.parents[:3]):
+    (tmp_path / "run").mkdir(mode=0o555)
+    for parent in (images.parent, tmp_path, *tmp_path.parents[:3]):
         parent.chmod(0o755)
-    done = subprocess.run(
-        [sys.executable, "-c", f"from dvaepp.training.lock import owned\n{code}"], capture_output=True, text=True
-    )
-    assert "Permission denied; choose another --run-dir" in done.stdout, done.stderr
+    process = _start(recipe(images, steps=4), tmp_path / "run", before=lambda: os.setuid(65534))
+    assert process.wait() == 1
+    assert "Permission denied; choose another --run-dir" in process.text.splitlines()[-1], process.text
 
 
 def test_one_process_owns_a_run_directory_until_it_ends(images: Path, tmp_path: Path) -> None:
     """The second is told who has it; kill -9 frees it at once."""
     made = recipe(images, steps=10**6, training__checkpoint_minutes=0, training__validate_every=1.0)
     process = _start(made, tmp_path / "run")
-    _until(process, r"^step \d+ saved")
+    process.until(r"^step \d+ saved")
     with pytest.raises(RunInUse, match=f"in use by process {process.pid} on .* since .*choose another --run-dir"):
         train(made, tmp_path / "run", resume=True, say=quiet)
-    process.kill()
-    _rest(process)
+    process.send(signal.SIGKILL)
+    process.wait()
     with owned(tmp_path / "run"):
         pass
 

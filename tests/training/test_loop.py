@@ -1,11 +1,6 @@
 """Short trainings on small images: they learn, they resume bit by bit, they stop when asked."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -118,26 +113,6 @@ def test_a_resumed_run_equals_an_unbroken_one(
     assert a.record == b.record and a.tensors.keys() == b.tensors.keys()
     for key, tensor in a.tensors.items():
         assert torch.equal(tensor, b.tensors[key]), key
-
-
-def test_sigterm_saves_and_exits_with_143(images: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    recipe = _recipe(images, steps=10**6)
-    (tmp_path / "r.json").write_text(recipe.model_dump_json())
-    code = (
-        "import sys; from dvaepp.recipes import Recipe; from dvaepp.training import train\n"
-        f"train(Recipe.model_validate_json(open({str(tmp_path / 'r.json')!r}).read()), {str(run)!r})"
-    )
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, env=environment)
-    deadline = time.monotonic() + 60
-    while not (run / "metrics.jsonl").exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    time.sleep(0.5)
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=30)
-    assert process.returncode == 143 and "saved" in errors, errors
-    assert checkpoint.read(run / "checkpoints").record["step"] > 0
 
 
 def test_an_existing_run_is_not_overwritten(images: Path, tmp_path: Path) -> None:

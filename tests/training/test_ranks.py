@@ -1,8 +1,8 @@
 """Two processes against one, with the same global batch: the same model, whoever computed which example."""
 
+import functools
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -13,38 +13,15 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from dvaepp import ranks, runs
 from dvaepp.priors import RBM
 from dvaepp.recipes.schema import Recipe
 from dvaepp.samplers import gibbs, kernel, pcd
-from dvaepp.training import checkpoint, train
+from dvaepp.training import checkpoint, loop, train
+from tests.training.forks import Fork
 from tests.training.toy import quiet, recipe, stripes
-
-WORKER = """
-import sys
-from dvaepp import ranks
-from dvaepp.recipes import Recipe
-from dvaepp.training import train
-from dvaepp.training import checkpoint
-from dvaepp.training import loop
-run, resume, mirror = sys.argv[1], sys.argv[2] == "resume", sys.argv[3]
-if mirror:  # every process writes what it has at the end, to be compared
-    inner = loop._loop
-    def _loop(run, state, signals):
-        kept = []
-        validated = loop._validated
-        def watched(*a):
-            kept[:] = [validated(*a)]
-            return kept[0]
-        loop._validated = watched
-        inner(run, state, signals)
-        from safetensors.torch import save_file
-        save_file({k: v.contiguous() for k, v in kept[0].model.state_dict().items()}, f"{mirror}.{ranks.rank()}")
-    loop._loop = _loop
-with ranks.joined():
-    train(Recipe.model_validate_json(sys.stdin.read()), run, resume=resume)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -52,32 +29,38 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return stripes(tmp_path_factory.mktemp("data"))
 
 
-def _processes(
-    count: int, made: Recipe, run: Path, *, resume: bool = False, mirror: Path | None = None
-) -> "list[subprocess.Popen[str]]":
+def _processes(count: int, made: Recipe, run: Path, *, resume: bool = False, mirror: Path | None = None) -> list[Fork]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    found = []
-    for rank in range(count):
+
+    def work(rank: int) -> None:
         job = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        environment = {**os.environ, **{key: str(value) for key, value in job.items()}, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-c", WORKER, str(run), "resume" if resume else "", str(mirror or "")]
-        pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
-        process = subprocess.Popen(command, text=True, env=environment, **pipes)
-        assert process.stdin is not None
-        process.stdin.write(made.model_dump_json())
-        process.stdin.close()
-        process.stdin = None
-        found.append(process)
-    return found
+        os.environ |= {key: str(value) for key, value in job.items()}
+        if mirror is not None:
+            _write_the_model_of_every_validation(mirror)
+        with ranks.joined():
+            train(made, run, resume=resume)
+
+    return [Fork(functools.partial(work, rank)) for rank in range(count)]
+
+
+def _write_the_model_of_every_validation(mirror: Path) -> None:
+    """Each process writes what it has, to be compared: the checkpoint is the first one's alone."""
+    validate = loop.validate
+
+    def watched(recipe: Recipe, dataset: Any, state: Any, device: str) -> dict[str, Any]:
+        tensors = {key: value.contiguous() for key, value in state.model.state_dict().items()}
+        save_file(tensors, f"{mirror}.{ranks.rank()}")
+        return validate(recipe, dataset, state, device)
+
+    loop.validate = watched
 
 
 def _run(count: int, made: Recipe, run: Path, **options: Any) -> str:
     processes = _processes(count, made, run, **options)
-    errors = [process.communicate(timeout=200)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0] * count, errors
-    return errors[0]
+    assert [process.wait() for process in processes] == [0] * count, [process.text for process in processes]
+    return processes[0].text
 
 
 def _models(run: Path) -> dict[str, torch.Tensor]:
@@ -146,18 +129,12 @@ def _metrics_agree(a: Path, b: Path, tolerance: float) -> None:
 def test_a_killed_process_ends_the_job_with_a_clear_message(images: Path, tmp_path: Path) -> None:
     made = recipe(images, steps=10**6, training__checkpoint_minutes=0, training__validate_every=1.0)
     first, second = _processes(2, made, tmp_path / "run")
-    assert first.stderr is not None and second.stderr is not None
-    for line in first.stderr:
-        if re.match(r"step \d+ saved", line):
-            break
+    first.until(r"^step \d+ saved")
     started = time.monotonic()
-    second.send_signal(signal.SIGKILL)
-    with first.stderr as errors, second.stderr:
-        said = errors.read()
-    first.wait()
-    second.wait()
+    second.send(signal.SIGKILL)
+    assert second.wait() == -signal.SIGKILL and first.wait() == 1
     assert time.monotonic() - started < 60
-    assert first.returncode == 1 and "lost another process of the job" in said.splitlines()[-1], said
+    assert "lost another process of the job" in first.text.splitlines()[-1], first.text
     assert checkpoint.read(tmp_path / "run" / "checkpoints").record["step"] > 0
 
 
