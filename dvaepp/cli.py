@@ -334,7 +334,7 @@ def _read_run(folder: Path, device: str) -> "Run":
     from dvaepp.reporting.run import read
 
     recipe, device = runs.read_recipe(folder), _device(device)
-    return read(folder, recipe.model_dump(mode="json"), lambda: runs.load(folder, device=device))
+    return read(folder, recipe.model_dump(mode="json"), lambda say: runs.load(folder, device=device, say=say))
 
 
 COMMANDS: dict[str, Callable[..., Any]] = {

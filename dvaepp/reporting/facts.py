@@ -86,8 +86,8 @@ def stale(run: Run) -> str:
     if evaluated is None or saved is None or evaluated == saved:
         return ""
     return (
-        f"The evaluation is of step {numbers.count(evaluated)}; the best checkpoint, shown on the rest of this page, "
-        f"is of step {numbers.count(saved)}."
+        f"The evaluation is of step {numbers.count(evaluated)}; the rest of this page shows the checkpoint of step "
+        f"{numbers.count(saved)}."
     )
 
 
@@ -185,7 +185,7 @@ def about_run(run: Run) -> list[Fact]:
         facts += [
             Fact("Checksum of the data", str(record.get("data_checksum") or "none recorded")),
             Fact("Image", " × ".join(map(str, record.get("image_shape", []))), "channels, height, width"),
-            Fact("Checkpoint", f"step {numbers.count(record['step'])}", "the best by validation"),
+            Fact("Checkpoint", f"step {numbers.count(record['step'])}", _standing(run, record["step"])),
             Fact("Trained with dvaepp", str(record.get("version", "not recorded"))),
             Fact("Parameters", numbers.count(sum(p.numel() for p in run.trained.model.parameters()))),
         ]
@@ -194,6 +194,14 @@ def about_run(run: Run) -> list[Fact]:
     if len(speed.values):
         facts.append(Fact("Speed", f"{numbers.short(speed.values[-1])} steps per second", "mean since the last start"))
     return facts
+
+
+def _standing(run: Run, step: int) -> str:
+    """Checkpoints are judged by the K-sample log-likelihood where there is one, else by the bound."""
+    found = series(run.validation, "validation_log_likelihood")
+    found = found if len(found.steps) else series(run.validation, "validation_bound")
+    best = len(found.steps) and found.steps[int(np.argmax(found.values))] == step
+    return "the best by validation" if best else ""
 
 
 def about_report() -> list[Fact]:

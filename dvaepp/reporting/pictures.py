@@ -48,7 +48,7 @@ def reconstructions(run: Run, data_dir: Path | None) -> Sheet:
         dataset = _dataset(run.recipe, data_dir)
         x = dataset.images("test", data.subset(len(dataset.test), PAIRS))
         generator = torch.Generator(_device(run)).manual_seed(0)
-        pairs = torch.stack([x, run.trained.reconstruct(x, generator).cpu()], 1).flatten(0, 1)
+        pairs = torch.stack([x, run.trained.reconstruct(x, generator).to(x)], 1).flatten(0, 1)
     except (OSError, ValueError, RuntimeError):
         why = f"the images at {path} could not be read" if path else f"the data set {name} could not be read here"
         hint = "" if path else f" `dvaepp data check {name}` says why, `dvaepp data fetch {name}` downloads it."

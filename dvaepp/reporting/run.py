@@ -63,17 +63,19 @@ class Vectors(NamedTuple):
     values: np.ndarray
 
 
-def read(folder: Path, recipe: Record, load: Callable[[], Trained]) -> Run:
-    """`recipe` in full, as JSON; `load` is called for the model and may fail."""
+def read(folder: Path, recipe: Record, load: Callable[[Callable[[str], None]], Trained]) -> Run:
+    """`recipe` in full, as JSON. `load` is called for the model: it may fail, or say what it found wrong."""
     problems: dict[str, str] = {}
     training, validation = _metrics(folder / "metrics.jsonl", problems)
     evaluation = _evaluation(folder / "evaluation.json", problems)
     trained: Trained | None = None
+    said: list[str] = []
     try:
-        trained = load()
+        trained = load(said.append)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
-        reason = " ".join(str(error).split()).replace(str(folder), folder.name)
-        problems["model"] = f"The model could not be loaded: {reason}."
+        said = [f"The model could not be loaded: {' '.join(str(error).split())}"]
+    if said:
+        problems["model"] = ". ".join(said).replace(str(folder), folder.name) + "."
     name = folder.resolve().name
     return Run(name, recipe, training, validation, evaluation, trained, problems)
 

@@ -18,7 +18,7 @@ from dvaepp.reporting.run import Run, kl_groups, read, series, unit_groups, vect
 
 
 def _read(folder: Path) -> Run:
-    def no_model() -> Any:
+    def no_model(say: object) -> Any:
         raise OSError("not needed here")
 
     return read(folder, json.loads((folder / "recipe.json").read_text()), no_model)

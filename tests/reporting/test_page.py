@@ -189,7 +189,13 @@ def _old(run: Path) -> None:
         ),
         (_garbled, ["3 of 63 lines of metrics.jsonl are damaged", "−3.25 ± 0.50 nats", "log Z has no error bar yet."]),
         (_strange, ["The model could not be loaded: run"]),
-        (_old, ["metrics.jsonl is empty", "The evaluation is of step 7; the best checkpoint"]),
+        (
+            _old,
+            [
+                "metrics.jsonl is empty",
+                "The evaluation is of step 7; the rest of this page shows the checkpoint of step",
+            ],
+        ),
     ],
 )
 def test_what_is_missing_is_said_and_the_rest_is_shown(
@@ -209,7 +215,7 @@ def _read(run: Path, path: str | None, name: str = "table2") -> Run:
     """The run, as if trained on other data."""
     recipe = runs.read_recipe(run).model_dump(mode="json")
     recipe["data"] = {"name": name, "path": path}
-    return read(run, recipe, lambda: runs.load(run))
+    return read(run, recipe, lambda say: runs.load(run))
 
 
 def test_reconstructions_are_left_out_where_the_data_is_not(
@@ -231,6 +237,15 @@ def test_other_data_than_in_training_is_named(trained: dict[str, Path], images: 
     np.savez(other, images=np.random.default_rng(1).integers(0, 2, (400, 6, 6), dtype=np.uint8))
     captions = [pictures.reconstructions(_read(trained["rbm"], str(path)), None).caption for path in (images, other)]
     assert ["their checksum differs" in caption for caption in captions] == [False, True]
+
+
+def test_what_loading_says_is_on_the_page(trained: dict[str, Path]) -> None:
+    def load(say: Callable[[str], None]) -> runs.Trained:
+        say(f"{trained['rbm'] / 'checkpoints'} is damaged; using another")
+        return runs.load(trained["rbm"])
+
+    found = read(trained["rbm"], runs.read_recipe(trained["rbm"]).model_dump(mode="json"), load)
+    assert found.trained is not None and found.problems["model"] == "rbm/checkpoints is damaged; using another."
 
 
 def test_a_page_lies_in_the_run_unless_told_otherwise(
