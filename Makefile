@@ -21,7 +21,7 @@ $(VENV)/.runtime: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime
-	@$(PIP) --no-build-isolation --editable ".[dev,demo,dwave,tb]"
+	@$(PIP) --no-build-isolation --editable ".[dev,demo,dwave,sweep,tb]"
 	@touch $@
 
 $(VENV)/.demo: $(VENV)/.runtime

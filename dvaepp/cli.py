@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
@@ -13,6 +13,7 @@ from dvaepp.version import __version__
 
 if TYPE_CHECKING:
     from dvaepp.reporting.run import Run
+    from dvaepp.reproduction.plan import Task
 
 FigureName = Literal["smoothing", "inverse-cdf", "scales", "samples", "curves", "kl", "units", "rbm"]
 OF_RUNS = ("samples", "curves", "kl", "units", "rbm")
@@ -337,6 +338,121 @@ def _read_run(folder: Path, device: str) -> "Run":
     return read(folder, recipe.model_dump(mode="json"), lambda say: runs.load(folder, device=device, say=say))
 
 
+def reproduce(
+    table: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TABLE")]],
+    cells: Annotated[
+        tuple[str, ...], tyro.conf.arg(metavar="PATTERN", help="Only cells whose name contains one; * and ? are wild.")
+    ] = (),
+    seeds: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N", help="Seeds to run each cell with.")] = (0,),
+    scale: Annotated[float, tyro.conf.arg(metavar="F", help="Shorten every schedule to this share.")] = 1.0,
+    select: Annotated[
+        bool, tyro.conf.arg(help="Try the paper's cross-validation grid and evaluate what validates best.")
+    ] = False,
+    samples: Annotated[int | None, tyro.conf.arg(metavar="K", help="Importance samples; default: the paper's.")] = None,
+    size: Annotated[
+        Literal["paper", "small"], tyro.conf.arg(help="Small nets for Tables 3 and 5-8 on a laptop.")
+    ] = "paper",
+    executor: Annotated[
+        str, tyro.conf.arg(metavar="WHERE", help="local processes, dask-local, or dask://HOST:PORT.")
+    ] = "local",
+    jobs: Annotated[
+        int | None, tyro.conf.arg(metavar="N", help="Cells at a time, one thread each; default: the cores.")
+    ] = None,
+    dry_run: Annotated[bool, tyro.conf.arg(help="Tell what would run, with times from a measured step.")] = False,
+    show: Annotated[bool, tyro.conf.arg(help="Print paper and ours side by side, and run nothing.")] = False,
+    out: Annotated[
+        Path | None, tyro.conf.arg(metavar="FILE", help="With --show: write FILE.md, or a plot to FILE.png or .svg.")
+    ] = None,
+    results: Annotated[Path, tyro.conf.arg(metavar="DIR", help="Where the records of finished cells are.")] = Path(
+        "results"
+    ),
+    root: Annotated[Path, tyro.conf.arg(metavar="DIR", help="Where the runs themselves go.")] = Path("runs/reproduce"),
+    data_dir: DataDir = None,
+    device: Device = "cpu",
+    debug: Debug = False,
+) -> None:
+    """Train and evaluate the cells of a table of the paper, and print paper and ours side by side.
+
+    Interrupted at any point, the same command goes on where it was; a cell with a record is never run again.
+
+    Args:
+        table: One of table1, table2, table3, table5, table6, table7, table8.
+    """
+    from dvaepp.reproduction import plan, records
+    from dvaepp.reproduction import show as view
+    from dvaepp.reproduction.reproduce import run
+
+    chosen = plan.chosen_cells(table, cells)
+    if show:
+        found = records.read(results, table)
+        if out is None:
+            view.terminal(table, found)
+        elif out.suffix == ".md":
+            out.write_text(view.markdown(table, found))
+        else:
+            view.plot(table, found, out)
+        if out is not None:
+            print(f"wrote {out}")
+        return
+    if samples is not None and samples < 1:
+        raise UsageError(f"--samples must be at least 1, got {samples}")
+    if jobs is not None and jobs < 1:
+        raise UsageError(f"--jobs must be at least 1, got {jobs}")
+    tasks = plan.tasks(
+        chosen,
+        seeds=seeds,
+        scale=scale,
+        size=size,
+        select=select,
+        root=root.absolute(),
+        results=results.absolute(),
+        samples=samples,
+        data_dir=None if data_dir is None else data_dir.absolute(),
+        device=_device(device),
+    )
+    jobs = jobs or _cores()
+    if dry_run:
+        _dry_run(tasks, jobs)
+        return
+    run(tasks, where=executor, jobs=jobs, root=root, say=lambda line: print(line, file=sys.stderr, flush=True))
+    view.terminal(table, records.read(results, table))
+
+
+def _dry_run(tasks: "Sequence[Task]", jobs: int) -> None:
+    from dvaepp.reproduction.estimate import seconds_per_step
+    from dvaepp.reproduction.reproduce import pending, progress_of
+
+    left = pending(tasks)
+    hours = 0.0
+    measured: dict[str, float] = {}
+    for task in tasks:
+        if task not in left:
+            print(f"{task.name}: done, {task.record_file.name}")
+            continue
+        key = f"{task.cell} {task.size}"  # seeds and candidates take the same time
+        try:
+            if key not in measured:
+                measured[key] = seconds_per_step(task)
+        except OSError as error:
+            print(f"{task.name}: {task.recipe.training.steps} steps, time unknown ({' '.join(str(error).split())})")
+            continue
+        begun = progress_of(task)
+        own = measured[key] * (begun.steps - begun.step) / 3600
+        hours += own
+        at = f", from step {begun.step}" if begun.step else ""
+        print(f"{task.name}: {begun.steps} steps{at}, {1e3 * measured[key]:.1f} ms each, {own:.2f} h")
+    print(
+        f"{len(tasks) - len(left)} done, {len(left)} to run: {hours:.1f} h of training on one thread each, "
+        f"about {hours / jobs:.1f} h with {jobs} at a time; validation and evaluation come on top"
+    )
+
+
+def _cores() -> int:
+    import os
+
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 COMMANDS: dict[str, Callable[..., Any]] = {
     "train": train,
     "evaluate": evaluate,
@@ -347,6 +463,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "show": show,
     "data": data,
     "figure": figure,
+    "reproduce": reproduce,
     "report": report,
 }
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,13 +23,13 @@ class Metrics:
         if tensorboard:
             self._writer = _writer(folder / "tensorboard", first_step)
         self._path = folder / "metrics.jsonl"
-        _cut(self._path, first_step)
+        self._cpu_before = _cut(self._path, first_step) - time.process_time()
         self._file = open(self._path, "a", buffering=1)
 
     def write(self, record: dict[str, Any]) -> None:
         if self._file is None:
             return
-        line = json.dumps(record) + "\n"
+        line = json.dumps({**record, "cpu_seconds": round(self._cpu_before + time.process_time(), 2)}) + "\n"
         try:
             self._file.write(line)
         except OSError as error:
@@ -64,14 +65,15 @@ def scalars(record: dict[str, Any]) -> dict[str, float]:
     return found
 
 
-def _cut(path: Path, last_step: int) -> None:
-    """Keep the lines up to a step, and no torn one."""
+def _cut(path: Path, last_step: int) -> float:
+    """Keep the lines up to a step, and no torn one; returns the CPU seconds they tell of."""
     if not path.exists():
-        return
+        return 0.0
     lines = path.read_bytes().splitlines(keepends=True)
     kept = [line for line in lines if line.endswith(b"\n") and _step(line) <= last_step]
     if len(kept) < len(lines):
         write_durably(path, b"".join(kept))
+    return float(json.loads(kept[-1]).get("cpu_seconds", 0.0)) if kept else 0.0
 
 
 def _step(line: bytes) -> float:

@@ -1,0 +1,134 @@
+"""What a finished cell leaves: one JSON record, written by the run itself. `results/` holds them."""
+
+import hashlib
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from dvaepp import recipes, runs
+from dvaepp.errors import UsageError
+from dvaepp.recipes.schema import Recipe
+from dvaepp.training.checkpoint import write_durably
+from dvaepp.version import __version__
+
+
+class Partition(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+    value: float
+    standard_error: float
+    method: str
+
+
+class Record(BaseModel):
+    """One cell, trained and evaluated once."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    cell: str
+    seed: int
+    size: str = "paper"
+    scale: float
+    steps: int
+    num_samples: int
+    num_images: int
+    split: str
+    beta: float | str
+    log_likelihood: float
+    standard_error: float
+    bits_per_dim: float
+    log_partition: Partition | None
+    dataset: str
+    data_checksum: str
+    recipe_sha256: str
+    recipe: dict[str, Any]
+    code_version: str
+    cpu_seconds: float | None = None
+    selected_from: list[dict[str, Any]] = []
+    validation: list[dict[str, Any]] = []
+    note: str = ""
+
+    @property
+    def file(self) -> str:
+        return file_name(self.cell, self.size, self.scale, self.seed)
+
+
+def file_name(cell: str, size: str, scale: float, seed: int) -> str:
+    parts = [cell.replace("/", "."), *(["size=small"] if size == "small" else []), f"scale={scale:.3g}", f"seed={seed}"]
+    return f"{'.'.join(parts)}.json"
+
+
+def digest(recipe: Recipe) -> str:
+    return hashlib.sha256(json.dumps(recipe.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
+
+
+def of_run(
+    folder: Path, cell: str, size: str, full_steps: int, selected_from: list[dict[str, Any]] | None = None
+) -> Record:
+    """The record of a run that was trained and evaluated, from the JSON in its folder."""
+    recipe = runs.read_recipe(folder)
+    evaluation = json.loads((folder / "evaluation.json").read_text())
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    kept = ("step", "validation_bound", "validation_kl", "validation_log_likelihood", "log_z")
+    validation = [{key: line[key] for key in kept if key in line} for line in lines if "validation_bound" in line]
+    return Record(
+        cell=cell,
+        seed=recipe.training.seed,
+        size=size,
+        scale=recipe.training.steps / full_steps,
+        steps=evaluation["steps"],
+        num_samples=evaluation["num_samples"],
+        num_images=evaluation["num_images"],
+        split=evaluation["split"],
+        beta=evaluation["beta"],
+        log_likelihood=evaluation["log_likelihood"],
+        standard_error=evaluation["standard_error"],
+        bits_per_dim=evaluation["bits_per_dim"],
+        log_partition=evaluation["log_partition"],
+        dataset=evaluation["dataset"],
+        data_checksum=evaluation["data_checksum"],
+        recipe_sha256=digest(recipe),
+        recipe=recipe.model_dump(mode="json"),
+        code_version=code_version(),
+        cpu_seconds=max((line["cpu_seconds"] for line in lines if "cpu_seconds" in line), default=None),
+        selected_from=selected_from or [],
+        validation=validation,
+    )
+
+
+def code_version() -> str:
+    """The version, and in a checkout its commit."""
+    root = Path(__file__).resolve().parents[2]
+    if (root / ".git").exists():
+        command = ["git", "-C", str(root), "rev-parse", "--short", "HEAD"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode == 0:
+            return f"{__version__}+{done.stdout.strip()}"
+    return __version__
+
+
+def write(folder: Path, record: Record) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / record.file
+    write_durably(path, (record.model_dump_json(indent=1) + "\n").encode())
+    return path
+
+
+def read(folder: Path, table: str | None = None) -> list[Record]:
+    """Every record of a table below a folder, in order of names."""
+    found = []
+    for path in sorted(folder.glob(f"{table or 'table'}*.json")) if folder.is_dir() else []:
+        try:
+            record = Record.model_validate_json(path.read_text())
+        except (ValidationError, ValueError) as error:
+            reason = " ".join(str(error).split())[:150]
+            raise UsageError(f"{path} is no record of a cell: {reason}; remove it, and its cell runs again") from None
+        if table is None or record.cell.startswith(f"{table}/"):
+            found.append(record)
+    return found
+
+
+def full_steps(recipe: str, arguments: list[str]) -> int:
+    """Steps of the whole schedule of a recipe."""
+    return recipes.build(recipe, arguments).training.steps

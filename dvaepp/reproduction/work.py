@@ -1,0 +1,42 @@
+"""One cell from start to record, in whichever process or machine it runs; begun ones go on from their checkpoint."""
+
+import contextlib
+import sys
+from collections.abc import Callable
+
+import torch
+
+from dvaepp import runs, training
+from dvaepp.reproduction import records
+from dvaepp.reproduction.plan import Task
+from dvaepp.training import checkpoint
+
+
+def perform(text: str) -> str:
+    """Train and evaluate the task given as JSON, on one thread; returns where its record is, or its run."""
+    task = Task.model_validate_json(text)
+    if task.evaluate and task.record_file.exists():
+        return str(task.record_file)
+    with _threads(1):
+        say = _sayer(task.name)
+        begun = checkpoint.exists(task.folder / "checkpoints")
+        training.train(task.recipe, task.folder, data_dir=task.data_dir, resume=begun, device=task.device, say=say)
+        if not task.evaluate:
+            return str(task.folder)
+        runs.evaluate(task.folder, num_samples=task.samples, data_dir=task.data_dir, device=task.device)
+    record = records.of_run(task.folder, task.cell, task.size, task.full_steps, task.selected_from)
+    return str(records.write(task.results, record))
+
+
+def _sayer(name: str) -> Callable[[str], None]:
+    return lambda line: print(f"{name}: {line}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _threads(count: int):  # type: ignore[no-untyped-def]
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
