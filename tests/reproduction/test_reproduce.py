@@ -1,0 +1,222 @@
+"""Real cells at a tiny scale: run, killed, run again, on processes and on dask; records; side by side."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dvaepp import cli
+from dvaepp.errors import UsageError
+from dvaepp.recipes.schema import Data
+from dvaepp.reproduction import paper, plan, records, show, work
+from dvaepp.reproduction.records import Record
+from dvaepp.reproduction.reproduce import best_validation, pending, progress_of, run
+
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+needs_data = pytest.mark.skipif(not DATA.exists(), reason="the data sets are not beside the project")
+
+
+def _tasks(tmp_path: Path, *patterns: str, scale: float = 1e-4, **options: Any) -> list[plan.Task]:
+    chosen = plan.chosen_cells("table2", patterns or ("joint/dataset=mnist_static",))
+    given: dict[str, Any] = {"seeds": [0], "size": "paper", "select": False, "samples": 2, "data_dir": DATA} | options
+    return plan.tasks(chosen, scale=scale, root=tmp_path / "runs", results=tmp_path / "results", **given)
+
+
+def _quiet(line: str) -> None: ...
+
+
+@needs_data
+@pytest.mark.slow
+def test_cells_run_in_processes_and_leave_records(tmp_path: Path) -> None:
+    tasks = _tasks(tmp_path, "joint/dataset=mnist_static/layers=1", scale=3e-5)
+    said: list[str] = []
+    run(tasks, where="local", jobs=2, root=tmp_path / "runs", say=said.append)
+    found = records.read(tmp_path / "results", "table2")
+    assert len(found) == 2 and not pending(tasks)
+    record = found[0]
+    assert record.steps == 30 and record.scale == pytest.approx(3e-5) and record.num_samples == 2
+    assert record.num_images == 10_000 and record.split == "test" and record.log_partition is None
+    assert record.cpu_seconds and record.cpu_seconds > 0 and record.validation
+    assert record.recipe_sha256 == records.digest(tasks[0].recipe) or record.recipe["model"]["hidden"]
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "results").iterdir()}
+    run(tasks, where="local", jobs=2, root=tmp_path / "runs", say=said.append)
+    assert said[-1] == "2 done already, 0 to run"
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "results").iterdir()} == before
+
+
+def _command(tmp_path: Path, *more: str) -> list[str]:
+    options = ["--cells", "joint/dataset=mnist_static/layers=1", "--scale", "0.002", "--samples", "1", *more]
+    folders = ["--root", str(tmp_path / "runs"), "--results", str(tmp_path / "results"), "--data-dir", str(DATA)]
+    return [sys.executable, "-m", "dvaepp", "reproduce", "table2", *options, *folders]
+
+
+def _wait_for(condition: Any, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def _workers(parent: int, name: str) -> list[int]:
+    """Processes below `parent` whose command holds `name`."""
+    listed = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True).stdout.splitlines()[1:]
+    rows = [line.split(None, 2) for line in listed]
+    below, found = {parent}, []
+    for _ in range(3):
+        below |= {int(pid) for pid, ppid, _ in rows if int(ppid) in below}
+    for pid, _, command in rows:
+        if int(pid) in below and name in command:
+            found.append(int(pid))
+    return found
+
+
+@needs_data
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["local", "dask-local"])
+def test_killed_workers_and_parents_cost_no_finished_cell(where: str, tmp_path: Path) -> None:
+    """kill -9 of a worker in the middle of a cell, then of the parent; the rerun ends what is left, and only that."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        _command(tmp_path, "--jobs", "1", "--executor", where), env=environment, stderr=subprocess.DEVNULL
+    )
+    try:
+        _wait_for(lambda: list((tmp_path / "runs").glob("*/checkpoints/step-*.json")))
+        name = "reproduction.worker" if where == "local" else "spawn_main"
+        worker = max(_workers(process.pid, name))
+        os.kill(worker, signal.SIGKILL)
+        _wait_for(lambda: len(list((tmp_path / "results").glob("*.json"))) == 1)
+        first = next((tmp_path / "results").glob("*.json"))
+        written = first.stat().st_mtime_ns
+        _wait_for(lambda: len(list((tmp_path / "runs").glob("*/checkpoints/step-*.json"))) >= 3)
+    finally:
+        process.kill()
+        process.wait()
+    time.sleep(3)  # the worker saves when it sees that its parent has gone
+    _wait_for(lambda: not _workers(1, str(tmp_path)))
+    second = [path for path in (tmp_path / "runs").glob("table2*") if path.name not in first.name]
+    again = subprocess.run(_command(tmp_path, "--jobs", "1", "--executor", where), env=environment, capture_output=True)
+    assert again.returncode == 0, again.stderr.decode()[-2000:]
+    assert len(list((tmp_path / "results").glob("*.json"))) == 2 and first.stat().st_mtime_ns == written
+    lines = [json.loads(x) for x in (second[0] / "metrics.jsonl").read_text().splitlines()]
+    steps = [line["step"] for line in lines if "bound" in line]
+    assert steps == sorted(set(steps)), "no step was recorded twice"
+
+
+@needs_data
+@pytest.mark.slow
+def test_select_evaluates_what_validates_best(tmp_path: Path) -> None:
+    tasks = _tasks(tmp_path, "marginal/dataset=mnist_static/layers=1/linear=true", scale=2e-5, select=True)
+    assert len(tasks) == 4 and not any(task.evaluate for task in tasks)
+    run(tasks, where="local", jobs=2, root=tmp_path / "runs", say=_quiet)
+    (record,) = records.read(tmp_path / "results")
+    scores = {tuple(entry["changes"]): entry["validation"] for entry in record.selected_from}
+    assert len(scores) == 4
+    assert scores == {task.changes: best_validation(task.folder) for task in tasks}
+    best = max(scores, key=lambda key: scores[key])
+    assert f"smoothing.end={record.recipe['smoothing']['end']:.0f}" in best
+
+
+def test_a_cell_that_fails_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
+    tasks = _tasks(tmp_path, "joint/dataset=mnist_static/layers=1/linear=true", scale=1e-6, data_dir=tmp_path)
+    bad = tasks[0].model_copy(update={"recipe": tasks[0].recipe.model_copy(update={"data": Data(name="nowhere")})})
+    with pytest.raises(Exception, match="nowhere"):
+        work.perform(bad.model_dump_json())
+    with pytest.raises(OSError, match="1 of 1 failed; .*running the same again goes on.*nowhere"):
+        run([bad], where="local", jobs=1, root=tmp_path / "runs", say=_quiet)
+    with pytest.raises(UsageError, match="dask-local or dask://HOST:PORT, got 'slurm'"):
+        run([bad], where="slurm", jobs=1, root=tmp_path / "runs", say=_quiet)
+
+
+@needs_data
+def test_a_dry_run_measures_and_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = ["--root", str(tmp_path / "runs"), "--results", str(tmp_path / "results"), "--data-dir", str(DATA)]
+    cli.main(["reproduce", "table2", "--cells", "joint/*static/layers=1/linear=true", "--dry-run", *folders])
+    lines = capsys.readouterr().out.splitlines()
+    assert "1000000 steps," in lines[0] and "ms each" in lines[0]
+    assert lines[-1].startswith("0 done, 1 to run:") and not (tmp_path / "runs").exists()
+
+
+def test_progress_survives_a_torn_line(tmp_path: Path) -> None:
+    (task,) = _tasks(tmp_path, "joint/dataset=mnist_static/layers=1/linear=true")
+    assert progress_of(task).step == 0
+    task.folder.mkdir(parents=True)
+    (task.folder / "metrics.jsonl").write_text('{"step": 7}\n{"step": 9}\n{"ste')
+    assert progress_of(task) == (9, 100)
+
+
+# Side by side.
+
+
+def _record(cell: paper.Cell, value: float, error: float = 0.1, seed: int = 0, scale: float = 0.06) -> Record:
+    return Record(
+        cell=cell.name,
+        seed=seed,
+        scale=scale,
+        steps=60_000,
+        num_samples=1000,
+        num_images=10_000,
+        split="test",
+        beta="inf",
+        log_likelihood=value,
+        standard_error=error,
+        bits_per_dim=-value / 543.4,
+        log_partition=None,
+        dataset=cell.dataset,
+        data_checksum="0" * 64,
+        recipe_sha256="0" * 64,
+        recipe={"name": cell.recipe},
+        code_version="test",
+    )
+
+
+def test_ours_is_the_mean_over_seeds_at_the_largest_scale() -> None:
+    cell = paper.cells("table2")[0]
+    found = [_record(cell, -90.0, seed=0), _record(cell, -91.0, seed=1), _record(cell, -80.0, scale=0.01)]
+    mine = show.ours(cell, found)
+    assert mine is not None and mine.value == -90.5 and mine.spread == pytest.approx(0.5**0.5) and mine.seeds == 2
+    assert mine.text == "-90.50 ± 0.71 (scale 0.06, K 1000, 2 seeds)"
+    one = show.ours(cell, found[2:])
+    assert one is not None and one.text == "-80.00 ± se 0.10 (scale 0.01, K 1000, 1 seed)"
+    assert show.ours(paper.cells("table2")[1], found) is None
+
+
+def test_claims_are_checked_against_the_records() -> None:
+    cells = {cell.name: cell for cell in paper.cells("table2")}
+
+    def cell(method: str, layers: int = 1) -> paper.Cell:
+        return cells[f"table2/{method}/dataset=mnist_static/layers={layers}/linear=false"]
+
+    good = [_record(cell("rbm"), -88.0), _record(cell("joint"), -95.0), _record(cell("rolfe"), -88.1)]
+    verdicts = {claim.text: claim.verdict for claim in show.claims("table2", good)}
+    directed, rolfe, deeper = verdicts.values()
+    assert directed.startswith("holds in 1 of 1 comparisons") and "15 without records" in directed
+    assert rolfe.startswith("holds in 1 of 1") and "within two standard errors" in rolfe
+    assert deeper == "no records yet"
+    bad = [_record(cell("rbm"), -96.0), _record(cell("joint"), -95.0), _record(cell("rbm", 2), -96.1)]
+    directed, _, deeper = [claim.verdict for claim in show.claims("table2", bad)]
+    assert "holds in 0 of 1" in directed and "not in rbm/" in directed
+    assert "holds in 0 of 1" in deeper and "within two standard errors" in deeper
+
+
+def test_a_missing_cell_stays_empty_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cell = paper.cells("table2")[0]
+    records.write(tmp_path, _record(cell, -90.0))
+    text = show.markdown("table2", records.read(tmp_path))
+    assert text.count("<br>ours") == 1 and text.count("paper ") >= 32
+    cli.main(["reproduce", "table2", "--show", "--results", str(tmp_path)])
+    assert capsys.readouterr().out.count("scale") >= 1
+    for name in ("t.md", "t.png"):
+        cli.main(["reproduce", "table2", "--show", "--results", str(tmp_path), "--out", str(tmp_path / name)])
+        assert (tmp_path / name).stat().st_size > 500
+
+
+def test_a_damaged_record_is_named(tmp_path: Path) -> None:
+    (tmp_path / "table2.rbm.json").write_text('{"cell": 1}')
+    with pytest.raises(UsageError, match=r"table2.rbm.json is no record of a cell: .*; remove it"):
+        records.read(tmp_path)
