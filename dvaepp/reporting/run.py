@@ -74,9 +74,11 @@ def read(folder: Path, recipe: Record, load: Callable[[Callable[[str], None]], T
         trained = load(said.append)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         said = [f"The model could not be loaded: {' '.join(str(error).split())}"]
-    if said:
-        problems["model"] = ". ".join(said).replace(str(folder), folder.name) + "."
     name = folder.resolve().name
+    if said:
+        text = ". ".join(said)
+        # a page is there to be shown to others: the name of the folder, not the way to it
+        problems["model"] = f"{text.replace(str(folder), name) if len(folder.parts) > 1 else text}."
     return Run(name, recipe, training, validation, evaluation, trained, problems)
 
 

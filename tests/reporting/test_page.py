@@ -110,17 +110,20 @@ SCRIPT = "<script>alert('x')</script>"
 
 
 def test_markup_in_names_comes_out_as_text(trained: dict[str, Path], tmp_path: Path) -> None:
+    """Whatever a recipe, a data set, a folder or an evaluation is called; the schema of recipes may be stricter."""
     run = Path(shutil.copytree(trained["rbm"], tmp_path / "<b onclick=x()>&$_"))
-    recipe = json.loads((run / "recipe.json").read_text())
-    recipe["name"], recipe["data"]["name"], recipe["data"]["path"] = SCRIPT, SCRIPT, f"{SCRIPT}/x.npz"
-    (run / "recipe.json").write_text(json.dumps(recipe))
     evaluation = json.loads((run / "evaluation.json").read_text())
     evaluation["split"] = evaluation["log_partition"]["method"] = f'"{SCRIPT}$'
     evaluation["log_partition"]["diagnostics"]["warnings"] = [SCRIPT]
     (run / "evaluation.json").write_text(json.dumps(evaluation))
-    seen = report(run)
+    recipe = runs.read_recipe(run).model_dump(mode="json")
+    recipe["name"], recipe["data"]["name"], recipe["data"]["path"] = SCRIPT, SCRIPT, f"{SCRIPT}/x.npz"
+    model = runs.load(run)
+    model.record["dataset"] = model.record["version"] = SCRIPT
+    page.write(read(run, recipe, lambda say: model), tmp_path / "page.html", 1)
+    seen = Page((tmp_path / "page.html").read_text())
     assert not faults(seen) and "<script" not in seen.html
-    assert seen.text.count(SCRIPT) >= 6 and "<b onclick=x()>&$_" in seen.text
+    assert seen.text.count(SCRIPT) >= 8 and "<b onclick=x()>&$_" in seen.text
 
 
 def _young(run: Path) -> None:
@@ -246,6 +249,14 @@ def test_what_loading_says_is_on_the_page(trained: dict[str, Path]) -> None:
 
     found = read(trained["rbm"], runs.read_recipe(trained["rbm"]).model_dump(mode="json"), load)
     assert found.trained is not None and found.problems["model"] == "rbm/checkpoints is damaged; using another."
+
+
+def test_a_run_may_be_the_current_folder(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(run)
+    shutil.rmtree("checkpoints")
+    found = read(Path("."), runs.read_recipe(".").model_dump(mode="json"), lambda say: runs.load("."))
+    assert found.name == "run" and "checkpoints holds no checkpoint" in found.problems["model"]
+    assert "saved." in found.problems["model"]
 
 
 def test_a_page_lies_in_the_run_unless_told_otherwise(
