@@ -338,6 +338,19 @@ def _read_run(folder: Path, device: str) -> "Run":
     return read(folder, recipe.model_dump(mode="json"), lambda say: runs.load(folder, device=device, say=say))
 
 
+def export(
+    run: tyro.conf.Positional[RunDir],
+    out: Annotated[Path, tyro.conf.arg(metavar="DIR", help="The folder to make.")],
+    debug: Debug = False,
+) -> None:
+    """Copy the best model of a run into a small folder to share: no optimizer, no chains. It loads like a run."""
+    from dvaepp import runs
+
+    folder = runs.export(run, out)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    print(f"wrote {folder}, {size / 1e6:.1f} MB")
+
+
 def reproduce(
     table: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TABLE")]],
     cells: Annotated[
@@ -463,6 +476,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "show": show,
     "data": data,
     "figure": figure,
+    "export": export,
     "reproduce": reproduce,
     "report": report,
 }

@@ -173,6 +173,25 @@ def load(
     return Trained(model, recipe, record)
 
 
+def export(run_dir: Path | str, out: Path | str) -> Path:
+    """Copy a run's best model into a new folder without what only training needs; `load` takes it like a run."""
+    out = Path(out)
+    if out.exists():
+        raise UsageError(f"{out} is there already: choose another folder")
+    recipe = read_recipe(run_dir)
+    saved = checkpoint.read(Path(run_dir) / "checkpoints", "best")
+    weights = {name: value for name, value in saved.tensors.items() if name.startswith("model.")}
+    kept = ("step", "dataset", "data_checksum", "image_shape", "version")
+    record = {name: saved.record[name] for name in kept}
+    out.mkdir(parents=True)
+    checkpoint.write(out / "checkpoints", weights, record, recipe.model_dump(mode="json"), best=True)
+    checkpoint.write_durably(out / "recipe.json", (recipe.model_dump_json(indent=1) + "\n").encode())
+    evaluation = Path(run_dir) / "evaluation.json"
+    if evaluation.is_file():
+        checkpoint.write_durably(out / "evaluation.json", evaluation.read_bytes())
+    return out
+
+
 def dataset_of(recipe: Recipe, data_dir: Path | str | None = None) -> Dataset:
     return load_data(recipe.data.name, data_dir, recipe.data.path)
 

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import dvaepp
+from dvaepp import runs
 from dvaepp.cli import main
+from dvaepp.errors import UsageError
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +41,8 @@ def test_a_run_directory_holds_what_the_contract_says(run: Path) -> None:
     assert json.loads((run / "recipe.json").read_text())["model"]["groups"] == [4, 4]
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert all("step" in line for line in lines) and lines[-1]["step"] == 150
-    names = {p.name.partition("-")[0] + p.suffix for p in (run / "checkpoints").iterdir()}
-    assert names == {"best.json", "step.json", "step.safetensors"}
+    names = {(p.name.partition("-")[0].removesuffix(".json"), p.suffix) for p in (run / "checkpoints").iterdir()}
+    assert names == {("best", ".json"), ("step", ".json"), ("step", ".safetensors")}
     assert (run / "samples" / "samples.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -130,3 +132,28 @@ def test_recipes_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     main(["show", "table2.rbm", "layers=2", "--set", "training.steps=7"])
     shown = json.loads(capsys.readouterr().out)
     assert shown["training"]["steps"] == 7 and shown["model"]["groups"] == [200, 200]
+
+
+def test_an_exported_model_is_small_and_the_same(run: Path, tmp_path: Path) -> None:
+    main(["export", str(run), "--out", str(tmp_path / "model")])
+    a, b = dvaepp.load(run), dvaepp.load(tmp_path / "model")
+    for key, value in a.model.state_dict().items():
+        assert torch.equal(value, b.model.state_dict()[key])
+    sizes = [sum(p.stat().st_size for p in folder.rglob("*.safetensors")) for folder in (tmp_path / "model", run)]
+    assert sizes[0] < sizes[1] / 2
+    with pytest.raises(UsageError, match="is there already"):
+        runs.export(run, tmp_path / "model")
+
+
+PRETRAINED = Path(__file__).resolve().parents[1] / "pretrained"
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in PRETRAINED.iterdir()))
+def test_pretrained_models_load_and_are_small(name: str) -> None:
+    """Each with its evaluation, at most 5 MB; its codes of its own samples decode to digits with ink."""
+    folder = PRETRAINED / name
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) <= 5e6
+    assert json.loads((folder / "evaluation.json").read_text())["log_likelihood"] > -90
+    trained = dvaepp.load(folder)
+    images = trained.sample(4, torch.Generator().manual_seed(0))
+    assert images.shape == (4, 1, 28, 28) and 0.03 < images.mean().item() < 0.35

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dvaepp import cli
+from dvaepp import cli, recipes
 from dvaepp.errors import UsageError
 from dvaepp.recipes.schema import Data
 from dvaepp.reproduction import paper, plan, records, show, work
@@ -23,9 +23,12 @@ needs_data = pytest.mark.skipif(not DATA.exists(), reason="the data sets are not
 
 
 def _tasks(tmp_path: Path, *patterns: str, scale: float = 1e-4, **options: Any) -> list[plan.Task]:
+    """Cells of Table 2 with short validations: else they would take longer than so few steps."""
     chosen = plan.chosen_cells("table2", patterns or ("joint/dataset=mnist_static",))
     given: dict[str, Any] = {"seeds": [0], "size": "paper", "select": False, "samples": 2, "data_dir": DATA} | options
-    return plan.tasks(chosen, scale=scale, root=tmp_path / "runs", results=tmp_path / "results", **given)
+    tasks = plan.tasks(chosen, scale=scale, root=tmp_path / "runs", results=tmp_path / "results", **given)
+    light = ["training.validation_images=20", "training.validation_samples=2", "training.validate_every=0.1"]
+    return [task.model_copy(update={"recipe": recipes.override(task.recipe, light)}) for task in tasks]
 
 
 def _quiet(line: str) -> None: ...
@@ -50,13 +53,27 @@ def test_cells_run_in_processes_and_leave_records(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "results").iterdir()} == before
 
 
-def _command(tmp_path: Path, *more: str) -> list[str]:
-    options = ["--cells", "joint/dataset=mnist_static/layers=1", "--scale", "0.002", "--samples", "1", *more]
-    folders = ["--root", str(tmp_path / "runs"), "--results", str(tmp_path / "results"), "--data-dir", str(DATA)]
-    return [sys.executable, "-m", "dvaepp", "reproduce", "table2", *options, *folders]
+SCRIPT = """
+import sys
+from pathlib import Path
+from dvaepp.reproduction.plan import Task
+from dvaepp.reproduction.reproduce import run
+if __name__ == "__main__":
+    tasks = [Task.model_validate_json(line) for line in open(sys.argv[1])]
+    run(tasks, where=sys.argv[2], jobs=1, root=Path(sys.argv[3]), say=lambda line: print(line, flush=True))
+"""
 
 
-def _wait_for(condition: Any, seconds: float = 120) -> None:
+def _command(tmp_path: Path, where: str) -> list[str]:
+    """Two cells of 1500 steps, as a process of its own."""
+    patterns = ("joint/dataset=mnist_static/layers=1/linear=true", "marginal/dataset=mnist_static/layers=1/linear=true")
+    tasks = _tasks(tmp_path, *patterns, scale=0.0015)
+    (tmp_path / "tasks").write_text("".join(task.model_dump_json() + "\n" for task in tasks))
+    (tmp_path / "script.py").write_text(SCRIPT)
+    return [sys.executable, *(str(tmp_path / name) for name in ("script.py", "tasks")), where, str(tmp_path / "runs")]
+
+
+def _wait_for(condition: Any, seconds: float = 200) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -65,7 +82,9 @@ def _wait_for(condition: Any, seconds: float = 120) -> None:
 
 def _workers(parent: int, name: str) -> list[int]:
     """Processes below `parent` whose command holds `name`."""
-    listed = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True).stdout.splitlines()[1:]
+    listed = subprocess.run(["ps", "-ww", "-eo", "pid,ppid,args"], capture_output=True, text=True).stdout.splitlines()[
+        1:
+    ]
     rows = [line.split(None, 2) for line in listed]
     below, found = {parent}, []
     for _ in range(3):
@@ -82,9 +101,8 @@ def _workers(parent: int, name: str) -> list[int]:
 def test_killed_workers_and_parents_cost_no_finished_cell(where: str, tmp_path: Path) -> None:
     """kill -9 of a worker in the middle of a cell, then of the parent; the rerun ends what is left, and only that."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        _command(tmp_path, "--jobs", "1", "--executor", where), env=environment, stderr=subprocess.DEVNULL
-    )
+    command = _command(tmp_path, where)
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _wait_for(lambda: list((tmp_path / "runs").glob("*/checkpoints/step-*.json")))
         name = "reproduction.worker" if where == "local" else "spawn_main"
@@ -100,8 +118,9 @@ def test_killed_workers_and_parents_cost_no_finished_cell(where: str, tmp_path: 
     time.sleep(3)  # the worker saves when it sees that its parent has gone
     _wait_for(lambda: not _workers(1, str(tmp_path)))
     second = [path for path in (tmp_path / "runs").glob("table2*") if path.name not in first.name]
-    again = subprocess.run(_command(tmp_path, "--jobs", "1", "--executor", where), env=environment, capture_output=True)
-    assert again.returncode == 0, again.stderr.decode()[-2000:]
+    again = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr[-2000:]
+    assert again.stdout.startswith("1 done already, 1 to run")
     assert len(list((tmp_path / "results").glob("*.json"))) == 2 and first.stat().st_mtime_ns == written
     lines = [json.loads(x) for x in (second[0] / "metrics.jsonl").read_text().splitlines()]
     steps = [line["step"] for line in lines if "bound" in line]
@@ -124,7 +143,7 @@ def test_select_evaluates_what_validates_best(tmp_path: Path) -> None:
 
 def test_a_cell_that_fails_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
     tasks = _tasks(tmp_path, "joint/dataset=mnist_static/layers=1/linear=true", scale=1e-6, data_dir=tmp_path)
-    bad = tasks[0].model_copy(update={"recipe": tasks[0].recipe.model_copy(update={"data": Data(name="nowhere")})})
+    bad = tasks[0].model_copy(update={"recipe": tasks[0].recipe.model_copy(update={"data": Data(path="nowhere.npy")})})
     with pytest.raises(Exception, match="nowhere"):
         work.perform(bad.model_dump_json())
     with pytest.raises(OSError, match="1 of 1 failed; .*running the same again goes on.*nowhere"):
