@@ -77,7 +77,7 @@ def train(
     state = build(recipe, dataset, device)
     with owned(folder) if ranks.rank() == 0 else nullcontext():
         if resume:
-            state = _resumed(recipe, state, folder, device, say)
+            state = _resumed(recipe, state, folder, dataset, device, say)
         else:
             _check_empty(folder)  # of what another process may have done since
         about = {
@@ -123,7 +123,9 @@ def _check_images(recipe: Recipe, dataset: Dataset) -> None:
         raise UsageError(f"{dataset.name} has {kinds[dataset.likelihood]}; this model takes {kinds[expected]}")
 
 
-def _resumed(recipe: Recipe, state: State, folder: Path, device: str, say: Callable[[str], None]) -> State:
+def _resumed(
+    recipe: Recipe, state: State, folder: Path, dataset: Dataset, device: str, say: Callable[[str], None]
+) -> State:
     """The state of the last checkpoint, for the recipe it was made by or one that only goes on for longer."""
     if not checkpoint.exists(folder / "checkpoints"):
         say(f"{folder} has no checkpoint yet: starting from step 0")
@@ -139,6 +141,11 @@ def _resumed(recipe: Recipe, state: State, folder: Path, device: str, say: Calla
                 f"{folder} was trained by another recipe ({'; '.join(refused)}): a resumed run may only extend "
                 "training.steps; train the changed recipe in a new --run-dir"
             )
+    if saved.record["data_checksum"] != dataset.checksum:
+        raise UsageError(
+            f"{folder} was trained on {saved.record['dataset']} with other files (checksum "
+            f"{saved.record['data_checksum'][:12]}, now {dataset.checksum[:12]}): give the same --data-dir"
+        )
     state = restore(state, saved)
     if state.step >= recipe.training.steps:
         say(f"{folder} is finished, at step {state.step}; --set training.steps=N with a larger N extends it")
@@ -155,7 +162,9 @@ def _loop(run: Run, state: State, signals: Signals) -> None:
     # on a terminal a bar; elsewhere the lines of each validation carry the time left
     first = ranks.rank() == 0
     with (
-        Metrics(run.folder if first else None, run.recipe.training.tensorboard, state.step) as metrics,
+        Metrics(
+            run.folder if first else None, run.recipe.training.tensorboard, state.step, state.progress.validated
+        ) as metrics,
         progress(run.recipe.name, steps, None if first else False) as advance,
     ):
         advance(state.step)

@@ -14,8 +14,9 @@ from dvaepp.training.checkpoint import write_durably
 class Metrics:
     """Appends records, each with its `step`, to `metrics.jsonl`; flushed line by line."""
 
-    def __init__(self, folder: Path | None, tensorboard: bool, first_step: int = 0) -> None:
-        """What an earlier process wrote after `first_step` is dropped: it is about to be written again."""
+    def __init__(self, folder: Path | None, tensorboard: bool, first_step: int = 0, validated: int = 0) -> None:
+        """What an earlier process wrote after `first_step` is dropped, and validations after step `validated`: they
+        are about to be written again."""
         self._writer: Any = None
         self._file: Any = None
         if folder is None:  # another process writes
@@ -23,7 +24,7 @@ class Metrics:
         if tensorboard:
             self._writer = _writer(folder / "tensorboard", first_step)
         self._path = folder / "metrics.jsonl"
-        self._cpu_before = _cut(self._path, first_step) - time.process_time()
+        self._cpu_before = _cut(self._path, first_step, validated) - time.process_time()
         self._file = open(self._path, "a", buffering=1)
 
     def write(self, record: dict[str, Any]) -> None:
@@ -65,12 +66,16 @@ def scalars(record: dict[str, Any]) -> dict[str, float]:
     return found
 
 
-def _cut(path: Path, last_step: int) -> float:
-    """Keep the lines up to a step, and no torn one; returns the CPU seconds they tell of."""
+def _cut(path: Path, last_step: int, validated: int) -> float:
+    """Keep the lines up to a step, validations up to another, and no torn one; returns the CPU seconds they tell of."""
     if not path.exists():
         return 0.0
     lines = path.read_bytes().splitlines(keepends=True)
-    kept = [line for line in lines if line.endswith(b"\n") and _step(line) <= last_step]
+    kept = [
+        line
+        for line in lines
+        if line.endswith(b"\n") and _step(line) <= (validated if b'"validation_bound"' in line else last_step)
+    ]
     if len(kept) < len(lines):
         write_durably(path, b"".join(kept))
     return float(json.loads(kept[-1]).get("cpu_seconds", 0.0)) if kept else 0.0

@@ -203,6 +203,7 @@ def restore(state: State, saved: checkpoint.Checkpoint) -> State:
         z = tensors["chains"] if shard is None else tensors["chains"][shard.first : shard.last]
         chains = pcd.Chains(z, record["chain_sweeps"], shard)
     progress: dict[str, Any] = {name: -math.inf if v is None else v for name, v in record["progress"].items()}
+    progress.setdefault("validated", record["step"])  # schema 1 was written at validations
     return state._replace(chains=chains, step=record["step"], log_z=record["log_z"], progress=Progress(**progress))
 
 

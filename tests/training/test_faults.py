@@ -273,3 +273,33 @@ def test_recipes_tell_their_differences() -> None:
     changes = recipes.differences(a.model_dump(mode="json"), b)
     assert changes["model.groups"] == "model.groups: [200] -> [200, 200]"
     assert recipes.differences(a.model_dump(mode="json"), a) == {}
+
+
+def test_a_validation_that_was_written_but_not_saved_is_not_there_twice(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ended between the line of a validation and its checkpoint, with an earlier checkpoint of the same step."""
+    made = recipe(images, steps=8, training__checkpoint_minutes=0)
+    train(made, tmp_path / "whole", say=quiet)
+
+    def ended(*_: object) -> None:
+        raise InterruptedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "_judged", ended)
+        with pytest.raises(InterruptedError):
+            train(made, tmp_path / "broken", say=quiet)
+    assert checkpoint.read(tmp_path / "broken" / "checkpoints").record["step"] == 4
+    train(made, tmp_path / "broken", resume=True, say=quiet)
+    assert _metrics(tmp_path / "broken") == _metrics(tmp_path / "whole")
+
+
+def test_other_data_files_are_refused(images: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "images.npy"
+    mine.write_bytes(images.read_bytes())
+    train(recipe(mine, steps=4), tmp_path / "run", say=quiet)
+    altered = bytearray(mine.read_bytes())
+    altered[-1] ^= 1
+    mine.write_bytes(altered)
+    with pytest.raises(UsageError, match="was trained on images with other files .*give the same --data-dir"):
+        train(recipe(mine, steps=6), tmp_path / "run", resume=True, say=quiet)
