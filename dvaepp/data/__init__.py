@@ -1,4 +1,7 @@
-"""Data sets: one file holds one, found by looking. The file's stem is the name; it has `FILES` and `read(found)`."""
+"""Data sets: one file holds one, found by looking. The file's stem is the name.
+
+It has `FILES`, the `SHAPE` of an image and `read(found)`.
+"""
 
 import difflib
 import importlib
@@ -11,7 +14,7 @@ from dvaepp.data import store
 from dvaepp.data.base import DataError, Dataset, File, subset
 from dvaepp.errors import UsageError
 
-__all__ = ["DataError", "Dataset", "File", "check", "describe", "fetch", "load", "names", "subset"]
+__all__ = ["DataError", "Dataset", "File", "check", "describe", "fetch", "image_shape", "load", "names", "subset"]
 
 
 def names() -> list[str]:
@@ -22,6 +25,12 @@ def names() -> list[str]:
 def describe(name: str) -> str:
     """One line on a data set: the first of its file."""
     return (_member(name).__doc__ or "").partition("\n")[0]
+
+
+def image_shape(name: str) -> tuple[int, int, int]:
+    """Channels, height and width of a data set's images, without reading them."""
+    shape: tuple[int, int, int] = _member(name).SHAPE
+    return shape
 
 
 def load(name: str, data_dir: Path | str | None = None, path: Path | str | None = None) -> Dataset:
@@ -89,6 +98,6 @@ def _members() -> dict[str, ModuleType]:
 def _member(name: str) -> ModuleType:
     members = _members()
     if name not in members:
-        near = difflib.get_close_matches(name, members, n=3, cutoff=0.5) or sorted(members)
-        raise UsageError(f"unknown data set {name!r}; did you mean {', '.join(near)}?")
+        near = difflib.get_close_matches(name[:100], members, n=3, cutoff=0.5) or sorted(members)
+        raise UsageError(f"unknown data set {name[:40]!r}; did you mean {', '.join(near)}?")
     return members[name]

@@ -13,6 +13,8 @@ FILES = [
     )
 ]
 
+SHAPE = (1, 28, 28)
+
 
 def read(found: list[Found]) -> Dataset:
     parts = {"train": "train", "validation": "val", "test": "test"}
@@ -20,4 +22,4 @@ def read(found: list[Found]) -> Dataset:
     variables = matrices(contents(found)[0], wanted)
     train, validation, test = [transposed(1 - variables[f"{part}_data"]) for part in parts.values()]
     labels = {split: class_numbers(variables[f"{part}_labels"]) - 1 for split, part in parts.items()}
-    return Dataset("caltech", (1, 28, 28), "bernoulli", train, validation, test, dynamic=False, labels=labels)
+    return Dataset("caltech", SHAPE, "bernoulli", train, validation, test, dynamic=False, labels=labels)

@@ -57,6 +57,7 @@ FILES = [
 ]
 
 NUM_TRAIN = 45000
+SHAPE = (3, 32, 32)
 
 
 def _records(content: bytes) -> tuple[Pixels, Tensor]:
@@ -70,7 +71,7 @@ def read(found: list[Found]) -> Dataset:
     labels = torch.cat([labels for _, labels in batches])
     return Dataset(
         "cifar10",
-        (3, 32, 32),
+        SHAPE,
         "logistic_mixture",
         train=images[:NUM_TRAIN],
         validation=images[NUM_TRAIN:],

@@ -18,6 +18,7 @@ FILES = [
     )
 ]
 
+SHAPE = (1, 28, 28)
 NUMBERS = 5000 * 785
 
 

@@ -41,6 +41,7 @@ FILES = [
 ]
 
 NUM_TRAIN = 50000
+SHAPE = (1, 28, 28)
 
 
 def read(found: list[Found]) -> Dataset:

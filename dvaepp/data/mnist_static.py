@@ -34,7 +34,9 @@ FILES = [
     ),
 ]
 
+SHAPE = (1, 28, 28)
+
 
 def read(found: list[Found]) -> Dataset:
     train, validation, test = [amat(content) for content in contents(found)]
-    return Dataset("mnist_static", (1, 28, 28), "bernoulli", train, validation, test, dynamic=False)
+    return Dataset("mnist_static", SHAPE, "bernoulli", train, validation, test, dynamic=False)

@@ -27,6 +27,7 @@ FILES = [
 ]
 
 NUM_TRAIN = 23000
+SHAPE = (1, 28, 28)
 
 
 def read(found: list[Found]) -> Dataset:

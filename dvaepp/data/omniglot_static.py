@@ -7,6 +7,7 @@ from dvaepp.data.base import Dataset
 from dvaepp.data.store import Found
 
 FILES = omniglot.FILES
+SHAPE = omniglot.SHAPE
 
 
 def read(found: list[Found]) -> Dataset:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from dvaepp.errors import UsageError
 from dvaepp.estimators.base import Estimate, Estimator, Target
 from dvaepp.estimators.baseline import Baselines
 from dvaepp.estimators.draws import draw, log_q_from, surrogate
@@ -38,6 +39,8 @@ class NVIL(Estimator):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(layer_sizes, context_size)
+        if not 0 <= decay < 1:
+            raise UsageError(f"decay must be in [0, 1), got {decay:g}")
         self.baselines = Baselines(layer_sizes, context_size, hidden, generator)
         self.decay, self.normalize = decay, normalize
         for name in ("running_mean", "running_variance"):

@@ -19,12 +19,13 @@ __all__ = ["Recipe", "build", "differences", "functions", "names", "override"]
 
 
 def functions() -> dict[str, Callable[..., Recipe]]:
-    """Every recipe function by name; `demo.demo` is just `demo`."""
+    """Every function that returns a recipe, by name; `demo.demo` is just `demo`."""
     found: dict[str, Callable[..., Recipe]] = {}
     for info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{info.name}")
         for name, value in inspect.getmembers(module, inspect.isfunction):
-            if value.__module__ == module.__name__ and not name.startswith("_"):
+            returns = value.__annotations__.get("return")
+            if value.__module__ == module.__name__ and returns is Recipe and not name.startswith("_"):
                 found[name if name == info.name else f"{info.name}.{name}"] = value
     return found
 
@@ -37,19 +38,26 @@ def build(name: str, arguments: Sequence[str] = (), overrides: Sequence[str] = (
     """Resolve `name` with `key=value` arguments of its function, then `path=value` overrides of any field."""
     known = functions()
     if name not in known:
-        raise UsageError(f"no recipe called {name!r}{_nearest(name, list(known))}; `dvaepp recipes` lists them")
+        raise UsageError(f"no recipe called {_short(name)}{_nearest(name, list(known))}; `dvaepp recipes` lists them")
     function = known[name]
     parameters = inspect.signature(function).parameters
     given: dict[str, Any] = {}
     for key, text in map(_pair, arguments):
         if key not in parameters:
-            raise UsageError(f"{name} takes no argument {key!r}{_nearest(key, list(parameters))}")
+            raise UsageError(f"{name} takes no argument {_short(key)}{_nearest(key, list(parameters))}")
         given[key] = _convert(key, text, parameters[key].annotation)
     return override(_checked(lambda: function(**given)), overrides)
 
 
 def override(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
     """A copy with `section.field=value` changes (JSON values; bare words are strings), validated again."""
+    try:
+        return _overridden(recipe, overrides)
+    except RecursionError:  # in parsing, validating or naming it
+        raise UsageError("a value is nested too deeply: no field takes more than a list of lists") from None
+
+
+def _overridden(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
     tree = recipe.model_dump(mode="json")
     for path, text in map(_pair, overrides):
         *sections, last = path.split(".")
@@ -57,12 +65,18 @@ def override(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
         for key in sections:
             node = node.get(key) if isinstance(node, dict) else None
         if not isinstance(node, dict) or last not in node:
-            raise UsageError(f"recipe has no field {path!r}{_nearest(path, list(_leaves(tree)))}")
-        try:
-            node[last] = json.loads(text)
-        except json.JSONDecodeError:
-            node[last] = text
+            raise UsageError(f"recipe has no field {_short(path)}{_nearest(path, list(_leaves(tree)))}")
+        node[last] = _value(path, text)
     return _checked(lambda: Recipe.model_validate(tree))
+
+
+def _value(path: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+    except ValueError:  # Python reads no number of more than 4300 digits
+        raise UsageError(f"{path}: {_short(text)} has too many digits") from None
 
 
 def differences(old: dict[str, Any], new: Recipe) -> dict[str, str]:
@@ -93,14 +107,14 @@ def _checked(make: Callable[[], Recipe]) -> Recipe:
     except ValidationError as error:
         first = error.errors()[0]
         # a model's kind is no part of a path that --set knows
-        where = ".".join(str(part) for part in first["loc"] if part not in KINDS) or "recipe"
-        raise UsageError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from None
+        where = ".".join(str(part)[:40] for part in first["loc"] if part not in KINDS) or "recipe"
+        raise UsageError(f"{where}: {first['msg'].removeprefix('Value error, ')[:500]}") from None
 
 
 def _pair(text: str) -> tuple[str, str]:
     key, sign, value = text.partition("=")
     if not sign or not key:
-        raise UsageError(f"expected key=value, got {text!r}")
+        raise UsageError(f"expected key=value, got {_short(text)}")
     return key, value
 
 
@@ -115,9 +129,14 @@ def _convert(key: str, text: str, annotation: Any) -> Any:
         return float(text) if float in kinds else text
     except (KeyError, ValueError):
         expected = "true or false" if bool in kinds else "a number"
-        raise UsageError(f"{key} must be {expected}, got {text!r}") from None
+        raise UsageError(f"{key} must be {expected}, got {_short(text)}") from None
 
 
 def _nearest(word: str, choices: list[str]) -> str:
-    close = difflib.get_close_matches(word, choices, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(word[:100], choices, n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+def _short(text: str) -> str:
+    """As Python writes it, cut where it is long."""
+    return repr(text) if len(text) <= 60 else f"{text[:60]!r}..."

@@ -1,23 +1,57 @@
 """What a run is: a tree of frozen models that refuse unknown keys. Written as JSON beside each run, and read back."""
 
+import inspect
 import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
+from dvaepp.errors import UsageError
+
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Units = Annotated[int, Field(ge=1, le=100_000)]
+
+
+def within(name: str, value: int, most: int) -> int:
+    """A recipe's argument that is multiplied out before any field is checked."""
+    if not 1 <= value <= most:
+        raise UsageError(f"{name} must be from 1 to {most}, got {value}")
+    return value
 
 
 class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+def _printable(text: str) -> str:
+    if not text or not text.isprintable():
+        raise ValueError("must have letters, and none that cannot be printed")
+    return text
+
+
+def _file_name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", text):
+        raise ValueError("is part of a folder's name: up to 100 letters, digits, dots, dashes and underscores")
+    return text
+
+
 class Data(Section):
     """A named data set, or the user's own images under `path`."""
 
-    name: str = "mnist_static"
-    path: str | None = None
+    name: Annotated[str, AfterValidator(_printable), Field(max_length=100)] = "mnist_static"
+    path: Annotated[str, AfterValidator(_printable), Field(max_length=1000)] | None = None
+
+    @model_validator(mode="after")
+    def _known(self) -> "Data":
+        if self.path is None:
+            self.image_shape()
+        return self
+
+    def image_shape(self) -> tuple[int, int, int] | None:
+        """Channels, height and width; of one's own images not known before they are read."""
+        from dvaepp.data import image_shape
+
+        return image_shape(self.name) if self.path is None else None
 
 
 class FeedForward(Section):
@@ -140,8 +174,23 @@ class Smoothing(Section):
     """The smoothing by the stem of its file; its sharpness goes linearly from `start` to `end` over training."""
 
     name: str = "exponential"
-    start: Annotated[float, Field(gt=0)] = 8.0
-    end: Annotated[float, Field(gt=0)] = 8.0
+    start: Annotated[float, Field(ge=1e-6, le=1e6)] = 8.0  # beyond 1e-30 and 1e37 float32 ends
+    end: Annotated[float, Field(ge=1e-6, le=1e6)] = 8.0
+
+    @model_validator(mode="after")
+    def _makeable(self) -> "Smoothing":
+        """Refuse what the smoothing itself would refuse in the first step; its ranges are intervals."""
+        from dvaepp.smoothing import MEMBERS
+
+        if self.name not in MEMBERS:
+            raise ValueError(f"no smoothing called {self.name[:40]!r}; there are {', '.join(sorted(MEMBERS))}")
+        member: Any = MEMBERS[self.name]
+        for name, value in (("start", self.start), ("end", self.end)):
+            try:
+                self.name == "binary" or member(value)
+            except ValueError as error:
+                raise ValueError(f"{name} of {self.name}: {error}") from None
+        return self
 
 
 class Decay(Section):
@@ -153,7 +202,7 @@ class Plateau(Section):
     """Multiply the rate by `factor` after `patience` validations without a better validation bound."""
 
     factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    patience: Annotated[int, Field(ge=1)] = 10
+    patience: Annotated[int, Field(ge=1, le=10**9)] = 10
 
 
 class Optimizer(Section):
@@ -161,11 +210,11 @@ class Optimizer(Section):
 
     name: Literal["adam", "adamax"] = "adam"
     learning_rate: Annotated[float, Field(gt=0, le=1)] = 3e-3
-    epsilon: Annotated[float, Field(gt=0)] = 1e-3
+    epsilon: Annotated[float, Field(ge=1e-20, le=1)] = 1e-3  # below 1e-45 it is 0 in float32, and an update 0 / 0
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, le=1000)] = 0.0
     warmup: Fraction = 0.0
-    decays: tuple[Decay, ...] = ()
+    decays: Annotated[tuple[Decay, ...], Field(max_length=100)] = ()
     plateau: Plateau | None = None
 
 
@@ -187,7 +236,7 @@ class Training(Section):
     kl_balance: bool = False
     validate_every: Annotated[float, Field(gt=0, le=1)] = 0.02
     validation_samples: Annotated[int, Field(ge=1, le=100_000)] | None = 100
-    validation_images: Annotated[int, Field(ge=1)] | None = 1000
+    validation_images: Annotated[int, Field(ge=1, le=10**9)] | None = 1000
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     tensorboard: bool = False
     checkpoint_minutes: Annotated[float, Field(ge=0, le=1e6)] = 5.0
@@ -202,12 +251,34 @@ class Estimator(Section):
     rate_factor: Annotated[float, Field(gt=0, le=1e4)] = 10.0
 
     @model_validator(mode="after")
-    def _known(self) -> "Estimator":
+    def _makeable(self) -> "Estimator":
+        """Refuse what the estimator itself would refuse when it is built, by building a small one."""
+        import torch
+
         from dvaepp.estimators import MEMBERS
 
         if self.name not in MEMBERS:
-            raise ValueError(f"no estimator called {self.name!r}; there are {', '.join(sorted(MEMBERS))}")
+            raise ValueError(f"no estimator called {self.name[:40]!r}; there are {', '.join(sorted(MEMBERS))}")
+        member: Any = MEMBERS[self.name]
+        known = {n: p.annotation for n, p in inspect.signature(member).parameters.items() if p.kind is p.KEYWORD_ONLY}
+        own_noise = {"generator": torch.Generator()} if known.pop("generator", None) else {}
+        for key, value in self.options.items():
+            if key not in known:
+                raise ValueError(f"options: {self.name} takes {' and '.join(known) or 'none'}, not {key[:40]!r}")
+            self.options[key] = _fitting(f"options.{key}", value, known[key])
+        member((1,), 1, **self.options, **own_noise)
         return self
+
+
+def _fitting(name: str, value: float | int | bool, kind: type) -> float | int | bool:
+    """An estimator's option as the type it asks for."""
+    if kind is bool and not isinstance(value, bool):
+        raise ValueError(f"{name} is true or false, not {value}")
+    if kind is int and not (type(value) is int and 1 <= value <= 100_000):
+        raise ValueError(f"{name} is a whole number from 1 to 100000, not {value}")
+    if kind is float and (isinstance(value, bool) or not (value == 0 or 1e-4 <= value <= 1e4)):
+        raise ValueError(f"{name} is a number from 0.0001 to 10000, or 0, not {value}")
+    return float(value) if kind is float else value
 
 
 class Evaluation(Section):
@@ -218,7 +289,9 @@ class Evaluation(Section):
 
 
 class Recipe(Section):
-    name: str
+    """`name` becomes part of a folder's name; what `recipes.budget` finds too large is refused."""
+
+    name: Annotated[str, AfterValidator(_file_name)]
     data: Data = Data()
     model: Model = FeedForward()
     smoothing: Smoothing = Smoothing()
@@ -250,7 +323,31 @@ class Recipe(Section):
             self.training.objective != "marginal" or isinstance(self.model, Convolutional)
         ):
             raise ValueError("importance_samples above 1 needs a feed-forward model and the marginal objective")
+        if isinstance(self.model, FeedForward):
+            self._feedforward(self.model)
+        self._matches_data()
+        from dvaepp.recipes import budget
+
+        budget.check(self)
         return self
+
+    def _feedforward(self, model: FeedForward) -> None:
+        if model.prior == "rbm" and sum(model.groups) < 2:
+            raise ValueError("model.groups: an RBM prior needs at least 2 units")
+        if model.hidden and model.batch_norm and self.training.batch_size * self.training.importance_samples < 2:
+            raise ValueError("training.batch_size must be at least 2 where hidden layers have batch norm")
+
+    def _matches_data(self) -> None:
+        """Refuse a model that cannot take the images of its data set."""
+        shape = self.data.image_shape()
+        if shape is None:
+            return
+        colour = isinstance(self.model, Convolutional) and self.model.likelihood == "logistic_mixture"
+        if (shape[0] == 3) != colour:
+            kinds = {True: "colour images", False: "binary images"}
+            raise ValueError(f"{self.data.name} has {kinds[shape[0] == 3]}; this model takes {kinds[colour]}")
+        if isinstance(self.model, Convolutional) and self.model.image_size < max(shape[1:]):
+            raise ValueError(f"model.image_size must be at least {max(shape[1:])} for {self.data.name}")
 
     def _smoothable(self) -> None:
         """Refuse a smoothing that the objective cannot use: all but joint and rolfe need overlapping densities."""
@@ -258,8 +355,6 @@ class Recipe(Section):
         from dvaepp.smoothing.base import Overlapping
 
         name = self.smoothing.name
-        if name not in MEMBERS:
-            raise ValueError(f"no smoothing called {name!r}; there are {', '.join(sorted(MEMBERS))}")
         overlapping = issubclass(MEMBERS[name], Overlapping)
         local = isinstance(self.model, Convolutional) and self.model.local_kind == "bernoulli"
         objective = self.training.objective

@@ -8,7 +8,17 @@ paper's own columns take Adam with eps 1e-3, a rate from {1e-4, 5e-4} and β fro
 
 from typing import Any, Literal
 
-from dvaepp.recipes.schema import Data, Estimator, Evaluation, FeedForward, Optimizer, Recipe, Smoothing, Training
+from dvaepp.recipes.schema import (
+    Data,
+    Estimator,
+    Evaluation,
+    FeedForward,
+    Optimizer,
+    Recipe,
+    Smoothing,
+    Training,
+    within,
+)
 
 ADAM = Optimizer(learning_rate=3e-4, beta2=0.99999, epsilon=1e-8)  # of the REBAR code's examples
 
@@ -29,7 +39,7 @@ def _recipe(
         name=name,
         data=Data(name=dataset),
         model=FeedForward(
-            groups=(200,) * layers,
+            groups=(200,) * within("layers", layers, 64),
             hidden=() if linear else (200, 200),
             prior="directed",
             batch_norm=False,

@@ -6,7 +6,7 @@ on kernels. β was cross-validated over {5, 6, 8, 10}; our defaults are the valu
 
 from typing import Literal
 
-from dvaepp.recipes.schema import Chains, Data, Decay, FeedForward, Optimizer, Recipe, Smoothing, Training
+from dvaepp.recipes.schema import Chains, Data, Decay, FeedForward, Optimizer, Recipe, Smoothing, Training, within
 
 # by (data set is MNIST, layers, linear)
 EXPONENTIAL_BETA = {(True, 1, True): 12.0, (True, 1, False): 14.0, (False, 1, True): 14.0, (False, 1, False): 12.0}
@@ -22,6 +22,7 @@ def _recipe(
     beta: float | None,
     seed: int,
 ) -> Recipe:
+    layers = within("layers", layers, 64)
     mnist = "mnist" in dataset
     spike = objective == "rolfe"
     if beta is None and spike:
