@@ -23,7 +23,7 @@ ENCODED = 100  # images that evaluation encodes at once, and the rows that it de
 DECODED = {"feedforward": 2048, "convolutional": 400}
 RATIO = 4  # of squeeze and excitation
 OUTPUTS = {"bernoulli": 1, "logistic_mixture": 100}  # channels at a pixel
-GREY, COLOUR = (1, 28, 28), (3, 32, 32)
+GREY = (1, 28, 28)
 
 
 class Cost(NamedTuple):
@@ -41,7 +41,7 @@ class Cost(NamedTuple):
 
 
 def cost(recipe: Recipe, image_shape: Sequence[int] | None = None) -> Cost:
-    """What training `recipe` on images of this shape takes; without a shape, on those of the named data sets."""
+    """What training `recipe` on images of this shape takes; a convolutional model pads all to its `image_size`."""
     model = recipe.model
     if isinstance(model, Convolutional):
         tally, units = _convolutional(model), model.global_units
@@ -84,7 +84,7 @@ def check(recipe: Recipe, image_shape: Sequence[int] | None = None) -> None:
     if fits.get(field, 0) >= 2:
         remedy = f"{field} of at most {fits[field]} fits"
     else:
-        remedy = f"most is for {_named(c.fields[field], recipe.model)}: use fewer or smaller ones"
+        remedy = f"most is for {_named(c.fields.get(field, 'units'), recipe.model)}: use fewer or smaller ones"
         if isinstance(recipe.model, Convolutional) and field != "model":
             remedy += ", or a smaller image_size"
     raise UsageError(

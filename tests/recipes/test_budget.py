@@ -85,6 +85,7 @@ def test_measured_peaks_lie_below_the_estimates() -> None:
     ("name", "overrides", "parts"),
     [
         ("table2.rbm", ["model.groups=[100000, 100000]"], ["model.groups"]),
+        ("table2.rbm", ["model.groups=[60000]", "chains.num_chains=1000000"], ["model.groups"]),
         ("table2.rbm", ["model.hidden=[100000, 100000]"], ["model.hidden"]),
         ("table2.joint", ["model.groups=[90000]", "training.batch_size=9000"], ["training.batch_size of at most"]),
         ("table2.rbm", ["chains.num_chains=1000000", "model.groups=[2000]"], ["chains.num_chains of at most"]),
