@@ -224,10 +224,14 @@ def show(
     chosen = build(recipe, arguments, set_)
     print(chosen.model_dump_json(indent=1))
     if chosen.data.path is None:  # the size of a user's own images is not known here
+        import torch
+
         from dvaepp.models.summary import summary
         from dvaepp.training.state import example_model
 
-        for row in summary(example_model(chosen)):
+        with torch.device("meta"):  # shapes alone: counting takes no memory
+            model = example_model(chosen)
+        for row in summary(model):
             print(f"{row.module:24} {row.blocks:24} {row.output:16} {row.parameters:>12,}", file=sys.stderr)
 
 

@@ -20,6 +20,7 @@ from dvaepp.log_partition import LogPartition, log_partition
 from dvaepp.models.dvae import DVAE, Posterior, Prior
 from dvaepp.models.noise import Noise as BatchNoise
 from dvaepp.progress import progress
+from dvaepp.recipes import budget
 from dvaepp.recipes.schema import Recipe
 from dvaepp.samplers.blocks import base_from_pilot
 from dvaepp.samplers.noise import Noise
@@ -165,12 +166,21 @@ def load(
     say = say or (lambda line: print(line, file=sys.stderr, flush=True))
     recipe = read_recipe(run_dir)
     saved = checkpoint.read(Path(run_dir) / "checkpoints", which, device, say)
-    record, weights = saved.record, checkpoint.under("model", saved.tensors)
-    mean = weights["train_mean"].cpu() if "train_mean" in weights else torch.zeros(math.prod(record["image_shape"]))
-    model = build_model(recipe, mean.reshape(record["image_shape"])).to(device)
+    try:
+        return Trained(_model(recipe, saved).to(device), recipe, saved.record)
+    except (KeyError, TypeError, ValueError, RuntimeError, StopIteration) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise OSError(f"the checkpoint in {run_dir} does not hold the model of its recipe.json: {reason}") from None
+
+
+def _model(recipe: Recipe, saved: checkpoint.Checkpoint) -> Model:
+    shape, weights = tuple(map(int, saved.record["image_shape"])), checkpoint.under("model", saved.tensors)
+    budget.check(recipe, shape)
+    mean = weights["train_mean"].cpu() if "train_mean" in weights else torch.zeros(math.prod(shape))
+    model = build_model(recipe, mean.reshape(shape))
     model = model.to(next(value.dtype for value in weights.values() if value.is_floating_point()))
     model.load_state_dict(weights)
-    return Trained(model, recipe, record)
+    return model
 
 
 def export(run_dir: Path | str, out: Path | str) -> Path:

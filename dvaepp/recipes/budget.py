@@ -13,7 +13,7 @@ from typing import NamedTuple
 from dvaepp.errors import UsageError
 from dvaepp.recipes.schema import Convolutional, FeedForward, Recipe
 
-MEMORY = 16 * 2**30  # bytes: two thirds of a machine with 24 GB; the paper's largest model, on CIFAR10, takes 6 GiB
+MEMORY = 16 * 2**30  # bytes: two thirds of a machine with 24 GB; the paper's largest model, on CIFAR10, takes 7 GiB
 COPIES = 10  # of a parameter: itself, gradient, two moments, and all but the gradient twice while it is saved
 TRANSFORMED = 2  # more of a 3x3 kernel: networks/winograd.py makes 36 numbers of 9, and their gradients, in a step
 TOUCHED = 3  # copies, in a step, of what a layer reads and writes

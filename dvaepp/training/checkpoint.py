@@ -94,7 +94,10 @@ def read_one(path: Path, device: str = "cpu") -> Checkpoint:
     tensors: dict[str, Tensor] = {}
     for name, expected in manifest["files"].items():
         data = _verified(path.parent / Path(name).name, expected)
-        tensors |= load(data)
+        try:
+            tensors |= load(data)
+        except Exception as error:
+            raise DamagedCheckpoint(path.parent / name, f"it holds no tensors ({error})") from None
     if device != "cpu":
         tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
     return Checkpoint(tensors, manifest["record"], manifest["recipe"])
@@ -159,6 +162,9 @@ def _manifest(path: Path) -> dict[str, Any]:
     schema = content.get("schema")
     if schema != SCHEMA:
         raise UsageError(f"{path} has checkpoint schema {schema}, this version reads 1 to {SCHEMA}: upgrade dvaepp")
+    kinds = {"files": dict, "record": dict, "recipe": dict}
+    if any(not isinstance(content.get(name), kind) for name, kind in kinds.items()):
+        raise DamagedCheckpoint(path, f"it lacks {', '.join(kinds)}")
     manifest: dict[str, Any] = content
     return manifest
 
@@ -166,11 +172,11 @@ def _manifest(path: Path) -> dict[str, Any]:
 def _verified(path: Path, expected: Mapping[str, Any]) -> bytes:
     if not path.is_file():
         raise DamagedCheckpoint(path, "it is missing")
-    if path.stat().st_size != expected["bytes"]:
-        raise DamagedCheckpoint(path, f"expected {expected['bytes']} bytes, found {path.stat().st_size}")
+    if not isinstance(expected, dict) or path.stat().st_size != expected.get("bytes"):
+        raise DamagedCheckpoint(path, f"expected {expected}, found {path.stat().st_size} bytes")
     data = path.read_bytes()
-    if _digest(data) != expected["sha256"]:
-        raise DamagedCheckpoint(path, f"expected sha256 {expected['sha256']}, found {_digest(data)}")
+    if _digest(data) != expected.get("sha256"):
+        raise DamagedCheckpoint(path, f"expected sha256 {expected.get('sha256')}, found {_digest(data)}")
     return data
 
 
@@ -182,7 +188,7 @@ def _read_schema_1(path: Path, device: str) -> Checkpoint:
             tensors = {name: file.get_tensor(name) for name in file.keys()}
     except Exception as error:
         raise DamagedCheckpoint(path, str(error)) from None
-    if record.pop("schema", None) != 1:
+    if not isinstance(record, dict) or record.pop("schema", None) != 1:
         raise UsageError(f"{path} has an unknown checkpoint schema; this version reads 1 to {SCHEMA}: upgrade dvaepp")
     return Checkpoint(tensors, record)
 

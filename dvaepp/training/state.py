@@ -15,6 +15,7 @@ from dvaepp.estimators import MEMBERS, Estimator
 from dvaepp.log_partition import log_partition
 from dvaepp.models.dvae import DVAE, Architecture
 from dvaepp.models.feedforward import FeedForward
+from dvaepp.recipes import budget
 from dvaepp.recipes.schema import Convolutional, Recipe
 from dvaepp.samplers import pcd
 from dvaepp.training import checkpoint
@@ -58,6 +59,7 @@ class State(NamedTuple):
 
 def build(recipe: Recipe, dataset: Dataset, device: str = "cpu") -> State:
     """Model, optimizer, chains and generator at step 0, all from the recipe's seed."""
+    budget.check(recipe, dataset.image_shape)
     generator = torch.Generator(device).manual_seed(recipe.training.seed)
     model = build_model(recipe, dataset.train_mean, torch.Generator().manual_seed(recipe.training.seed))
     model = model.to(device, PRECISIONS[recipe.training.precision])

@@ -152,3 +152,27 @@ def test_a_full_disk_is_told_and_leaves_the_old_checkpoint(tmp_path: Path, monke
         with pytest.raises(OSError, match=r"cannot write .*step-000000002-.*\(\d+ bytes\): No space left.*free some"):
             _write(tmp_path, 2)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"record": []},
+        {"record": {"step": 4}},
+        {"record": {"step": 4, "image_shape": "6x6"}},
+        {"record": {"step": 4, "image_shape": [1, 10**6, 10**6]}},
+        {"files": []},
+        {"files": {}},
+    ],
+)
+def test_a_crafted_manifest_gives_one_line(change: dict[str, object], tmp_path: Path) -> None:
+    """Its digest is right; what it holds is not."""
+    train(recipe(stripes(tmp_path), steps=4), tmp_path / "run", say=quiet)
+    folder = tmp_path / "run" / "checkpoints"
+    for path in folder.glob("*.json"):
+        content = json.loads(path.read_text())
+        del content["sha256"]
+        path.write_bytes(checkpoint._text({**content, **change}))
+    with pytest.raises(OSError) as found:
+        runs.load(tmp_path / "run", say=quiet)
+    assert "\n" not in str(found.value) and str(tmp_path / "run") in str(found.value)
