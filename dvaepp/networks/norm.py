@@ -19,14 +19,21 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
         return self._over_all_processes(input)
 
     def _over_all_processes(self, x: Tensor) -> Tensor:
-        """Mean, then variance around it: two sums, where one of squares would lose digits."""
+        """The moments of each process around its own mean, exchanged at once, make up those of all (Chan et al. 1979).
+
+        A sum of squares would do with less arithmetic and lose digits; a mean and then a variance around it would take
+        two exchanges, and waiting for them is what batch norm costs here.
+        """
         over = [d for d in range(x.dim()) if d != 1]
         column = [1, -1] + [1] * (x.dim() - 2)
-        with torch.no_grad():
-            n = ranks.total(x.new_tensor(float(x.numel() // x.shape[1])))
-        mean = ranks.total(x.sum(over)) / n
+        own_mean = x.mean(over)
+        own_m2 = (x - own_mean.view(column)).square().sum(over)
+        count = x.new_tensor([x.numel() // x.shape[1]])
+        counts, means, m2s = _of_each(count, own_mean, own_m2)
+        n = counts.sum()
+        mean = (counts * means).sum(0) / n
+        variance = (m2s + counts * (means - mean).square()).sum(0) / n
         centered = x - mean.view(column)
-        variance = ranks.total((centered * centered).sum(over)) / n
         with torch.no_grad():
             momentum, running = self.momentum or 0.0, (self.running_mean, self.running_var)
             for buffer, found in zip(running, (mean, variance * (n / (n - 1))), strict=True):
@@ -35,3 +42,10 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
             if self.num_batches_tracked is not None:
                 self.num_batches_tracked += 1
         return centered * (self.weight * torch.rsqrt(variance + self.eps)).view(column) + self.bias.view(column)
+
+
+def _of_each(*parts: Tensor) -> tuple[Tensor, ...]:
+    """Vectors of every process, (processes, length) each, in one exchange: all but this one's row are zeros."""
+    own = torch.cat(parts)
+    rows = torch.nn.functional.one_hot(torch.tensor(ranks.rank()), ranks.size()).to(own)
+    return ranks.total(rows[:, None] * own).split([len(part) for part in parts], 1)

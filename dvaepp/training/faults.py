@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.utils import get_total_norm
 
 from dvaepp.training.state import State
 
@@ -65,14 +64,17 @@ def check_finite(state: State, loss: Tensor) -> None:
     """Raise NonFinite unless the loss and every gradient are finite."""
     modules = [state.model] if state.estimator is None else [state.model, state.estimator]
     gradients = [p.grad for module in modules for p in module.parameters() if p.grad is not None]
-    largest = get_total_norm(gradients, math.inf)
-    if math.isfinite(largest.item()) and math.isfinite(loss.item()):
+    # a sum is finite only where every term is; one that is not may still have overflowed, so look closer then
+    sums = torch.stack([gradient.sum() for gradient in gradients]).sum()
+    if math.isfinite(sums.item()) and math.isfinite(loss.item()):
         return
     step = state.step + 1
     if not math.isfinite(loss.item()):
         raise NonFinite(f"the loss is {loss.item()} at step {step}")
     named = [(name, p.grad) for module in modules for name, p in module.named_parameters() if p.grad is not None]
     worst = [name for name, gradient in named if not bool(torch.isfinite(gradient).all())]
+    if not worst:
+        return
     raise NonFinite(f"the gradient of {', '.join(worst[:3])} is not finite at step {step} ({len(worst)} tensors)")
 
 
