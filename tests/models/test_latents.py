@@ -142,6 +142,7 @@ def test_draws_keep_the_type_of_their_parameters(kind: str) -> None:
 # The loss of the training loop (App. H).
 
 SMALL = {
+    "data.path": "tiny.npy",
     "model.image_size": 4,
     "model.down1": '["4d"]',
     "model.down2": '["4d"]',
