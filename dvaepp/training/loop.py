@@ -281,7 +281,7 @@ def _estimated_update(recipe: Recipe, state: State, x: Tensor) -> tuple[State, T
     return state._replace(step=state.step + 1), bound, -found.bound.mean()
 
 
-def _loss(recipe: Recipe, state: State, x: Tensor, shard: Shard | None) -> tuple[Tensor, Terms]:
+def _loss(recipe: Recipe, state: State, x: Tensor, shard: Shard | None = None) -> tuple[Tensor, Terms]:
     """Minus the bound with its KL weighted by γ, and balanced over groups while γ < 1 (App. H).
 
     Of a shard: the part of the batch's mean that its examples contribute.

@@ -190,7 +190,7 @@ def test_balanced_weights_average_to_one_and_act_only_while_the_kl_is_annealed(
     gamma = min(1.0, step / 30)
     state = state._replace(step=step, generator=torch.Generator().manual_seed(1))
     loss, found = _loss(recipe, state, x)
-    again = Noise(torch.Generator().manual_seed(1), torch.device("cpu"))
+    again = Noise(torch.Generator().manual_seed(1), torch.device("cpu"), dtype=torch.float64)
     log_z: Tensor | float = 0.0
     if state.model.prior is not None and state.chains is not None:
         phase = -state.model.prior.energy(state.chains.z).mean()
