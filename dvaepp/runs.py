@@ -16,6 +16,7 @@ from dvaepp.data import load as load_data
 from dvaepp.errors import UsageError
 from dvaepp.evaluation import log_likelihood
 from dvaepp.evaluation.pieces import IMAGES_AT_ONCE, in_pieces
+from dvaepp.files import write_durably
 from dvaepp.log_partition import LogPartition, log_partition
 from dvaepp.models.dvae import DVAE, Posterior, Prior
 from dvaepp.models.noise import Noise as BatchNoise
@@ -195,10 +196,10 @@ def export(run_dir: Path | str, out: Path | str) -> Path:
     record = {name: saved.record[name] for name in kept}
     out.mkdir(parents=True)
     checkpoint.write(out / "checkpoints", weights, record, recipe.model_dump(mode="json"), best=True)
-    checkpoint.write_durably(out / "recipe.json", (recipe.model_dump_json(indent=1) + "\n").encode())
+    write_durably(out / "recipe.json", (recipe.model_dump_json(indent=1) + "\n").encode())
     evaluation = Path(run_dir) / "evaluation.json"
     if evaluation.is_file():
-        checkpoint.write_durably(out / "evaluation.json", evaluation.read_bytes())
+        write_durably(out / "evaluation.json", evaluation.read_bytes())
     return out
 
 
@@ -261,7 +262,7 @@ def evaluate(
         "seed": recipe.training.seed,
     }
     if first:
-        checkpoint.write_durably(Path(run_dir) / "evaluation.json", (json.dumps(result, indent=1) + "\n").encode())
+        write_durably(Path(run_dir) / "evaluation.json", (json.dumps(result, indent=1) + "\n").encode())
     return result
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from dvaepp.data import packed
 from dvaepp.data.base import DataError, File
 from dvaepp.errors import UsageError
+from dvaepp.files import sync
 from dvaepp.progress import progress
 
 DOWNLOAD_LIMIT = 512 * 2**20  # bytes; CIFAR10's archive has 170 MB
@@ -224,10 +225,9 @@ def _download(url: str, form: File, root: Path) -> Path:
         if actual != form.digest:
             raise DataError(f"expected {form.digest}, found {actual}")
         target.parent.mkdir(parents=True, exist_ok=True)
-        _sync(part)
+        sync(part)
         os.replace(part, target)
-        if os.name == "posix":  # elsewhere a folder cannot be opened
-            _sync(target.parent)
+        sync(target.parent)
     return target
 
 
@@ -235,11 +235,3 @@ def _brief(error: Exception) -> str:
     """requests tells a refused connection in 300 letters, with all it was caused by: its name says as much."""
     text = " ".join(str(error).split()).partition(" for url")[0]
     return text if isinstance(error, DataError) or len(text) < 120 else type(error).__name__
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

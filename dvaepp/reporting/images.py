@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from dvaepp.reporting.files import write_whole
+from dvaepp.files import write_durably
 
 GAP = 2
 
@@ -38,4 +38,4 @@ def png(images: Tensor, columns: int, zoom: int = 2) -> bytes:
 
 def save_grid(images: Tensor, columns: int, out: Path, zoom: int = 2) -> None:
     """Write a grid of images as PNG, whole or not at all."""
-    write_whole(out, png(images, columns, zoom))
+    write_durably(out, png(images, columns, zoom))

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import jinja2
 from markupsafe import Markup
 
+from dvaepp.files import write_durably
 from dvaepp.models.summary import summary
 from dvaepp.reporting import facts, numbers, pictures
 from dvaepp.reporting.figures import curves, kl, rbm, units
-from dvaepp.reporting.files import write_whole
 from dvaepp.reporting.panels import Panel, svg
 from dvaepp.reporting.run import Run, unit_groups
 
@@ -25,7 +25,7 @@ class Drawing(NamedTuple):
 def write(run: Run, out: Path, per_code: int, data_dir: Path | None = None) -> None:
     """Write the page of a run whole or not at all; `per_code` is how many sample images share a global sample."""
     page = render(run, pictures.samples(run, per_code), pictures.reconstructions(run, data_dir))
-    write_whole(out, page.encode())
+    write_durably(out, page.encode())
 
 
 def render(run: Run, samples: pictures.Sheet, reconstructions: pictures.Sheet) -> str:

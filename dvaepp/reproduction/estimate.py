@@ -2,10 +2,9 @@
 
 import time
 
-import torch
-
 from dvaepp.data import load
 from dvaepp.reproduction.plan import Task
+from dvaepp.reproduction.work import one_thread
 from dvaepp.training.loop import step
 from dvaepp.training.state import build
 
@@ -14,11 +13,9 @@ SECONDS = 1.0  # of measuring a recipe, at least two steps
 
 def seconds_per_step(task: Task) -> float:
     """The median step of the task's recipe; validations come on top."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        recipe = task.recipe
-        dataset = load(recipe.data.name, task.data_dir, recipe.data.path)
+    recipe = task.recipe
+    dataset = load(recipe.data.name, task.data_dir, recipe.data.path)
+    with one_thread():
         state = build(recipe, dataset, task.device)
         state, _, _ = step(recipe, dataset, state, task.device)
         times: list[float] = []
@@ -27,6 +24,4 @@ def seconds_per_step(task: Task) -> float:
             state, _, loss = step(recipe, dataset, state, task.device)
             loss.item()
             times.append(time.perf_counter() - start)
-        return sorted(times)[len(times) // 2]
-    finally:
-        torch.set_num_threads(before)
+    return sorted(times)[len(times) // 2]

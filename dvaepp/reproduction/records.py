@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dvaepp import recipes, runs
 from dvaepp.errors import UsageError
+from dvaepp.files import write_durably
 from dvaepp.recipes.schema import Recipe
-from dvaepp.training.checkpoint import write_durably
 from dvaepp.version import __version__
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -17,7 +17,7 @@ def perform(text: str) -> str:
     task = Task.model_validate_json(text)
     if task.evaluate and task.record_file.exists():
         return str(task.record_file)
-    with _threads(1):
+    with one_thread():
         say = _sayer(task.name)
         begun = checkpoint.exists(task.folder / "checkpoints")
         training.train(task.recipe, task.folder, data_dir=task.data_dir, resume=begun, device=task.device, say=say)
@@ -33,9 +33,10 @@ def _sayer(name: str) -> Callable[[str], None]:
 
 
 @contextlib.contextmanager
-def _threads(count: int):  # type: ignore[no-untyped-def]
+def one_thread() -> Iterator[None]:
+    """Cells run side by side: a second thread each would slow all of them."""
     before = torch.get_num_threads()
-    torch.set_num_threads(count)
+    torch.set_num_threads(1)
     try:
         yield
     finally:

@@ -9,10 +9,8 @@ happens in between, every manifest names complete files. The last two and the be
 digest of itself, so that no damaged byte goes unnoticed anywhere.
 """
 
-import errno
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +20,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from dvaepp.errors import UsageError
+from dvaepp.files import remove, write_durably
 
 SCHEMA = 2
 KEPT = 2
@@ -103,27 +102,6 @@ def read_one(path: Path, device: str = "cpu") -> Checkpoint:
     return Checkpoint(tensors, manifest["record"], manifest["recipe"])
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """The old file or the new one, never a part, also after a power cut."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with open(partial, "wb") as file:  # created under the user's umask
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-        remedy = "free some space" if full else "make the folder writable"
-        raise OSError(
-            error.errno,
-            f"cannot write {path} ({len(data)} bytes): {error.strerror}; {remedy}, then continue with --resume",
-        ) from None
-    finally:
-        _remove(partial)
-
-
 def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
 
@@ -197,8 +175,8 @@ def _drop_old(folder: Path) -> None:
     """Manifests before files, so that a crash in between leaves files without a manifest, not the other way round."""
     manifests = sorted(folder.glob("step-*.json"))
     for path in manifests[:-KEPT]:
-        _remove(path)
-    _remove(folder / "last.safetensors")
+        remove(path)
+    remove(folder / "last.safetensors")
     kept: set[str] = set()
     for path in [*manifests[-KEPT:], folder / "best.json"]:
         try:
@@ -206,27 +184,10 @@ def _drop_old(folder: Path) -> None:
         except (DamagedCheckpoint, UsageError):
             continue
     if (folder / "best.json").is_file():
-        _remove(folder / "best.safetensors")
+        remove(folder / "best.safetensors")
     for path in [*folder.glob("step-*.safetensors"), *folder.glob(".*.partial")]:
         if path.name not in kept:
-            _remove(path)
-
-
-def _remove(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError:  # what cannot be removed does no harm
-        pass
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name != "posix":  # elsewhere a folder cannot be opened
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            remove(path)
 
 
 def _digest(data: bytes) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor
 from dvaepp import ranks
 from dvaepp.data import Dataset, load
 from dvaepp.errors import UsageError
+from dvaepp.files import write_durably
 from dvaepp.models.feedforward import FeedForward
 from dvaepp.models.noise import Noise
 from dvaepp.objectives import importance_weighted, kl_balance
@@ -87,7 +88,7 @@ def train(
             "version": __version__,
         }
         if ranks.rank() == 0:
-            checkpoint.write_durably(folder / "recipe.json", (recipe.model_dump_json(indent=1) + "\n").encode())
+            write_durably(folder / "recipe.json", (recipe.model_dump_json(indent=1) + "\n").encode())
         processes = f", {ranks.size()} processes" if ranks.size() > 1 else ""
         count = f"{len(dataset.train)} training images, {recipe.training.steps} steps{processes}"
         say(f"{recipe.name} on {dataset.name}: {count}")

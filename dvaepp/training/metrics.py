@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from dvaepp.errors import UsageError
-from dvaepp.training.checkpoint import write_durably
+from dvaepp.files import write_durably
 
 
 class Metrics:

@@ -3,10 +3,10 @@
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from dvaepp.cli import main
+from tests.training.toy import halves
 
 CONVOLUTIONAL = {
     "model.image_size": "8",
@@ -30,12 +30,7 @@ RUNS = {
 
 @pytest.fixture(scope="session")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    rng = np.random.default_rng(0)
-    halves = np.zeros((2, 6, 6), dtype=np.uint8)
-    halves[0, :, :3] = halves[1, :, 3:] = 1
-    path = tmp_path_factory.mktemp("data") / "halves.npz"
-    np.savez(path, images=halves[rng.integers(0, 2, 400)] ^ (rng.random((400, 6, 6)) < 0.05))
-    return path
+    return halves(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,8 @@
 """The page of a run: it stands alone, it says what the files say, and what is missing does not stop it."""
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -274,13 +276,12 @@ def test_a_failed_write_leaves_the_old_page(run: Path, monkeypatch: pytest.Monke
     (run / "report.html").write_text("old")
     before = {path.name for path in run.iterdir()}
     monkeypatch.setattr(page, "render", lambda *a: "a new page")
-    write_bytes = Path.write_bytes
 
-    def half(path: Path, data: bytes) -> int:
-        write_bytes(path, data[: len(data) // 2])
-        raise OSError("no space left on device")
+    def full(descriptor: int) -> None:
+        os.ftruncate(descriptor, 5)  # only half of it fits
+        raise OSError(errno.ENOSPC, "no space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", half)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(SystemExit) as caught:
         main(["report", str(run)])
     assert caught.value.code == 1

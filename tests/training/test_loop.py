@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -12,18 +11,12 @@ from dvaepp.recipes.schema import Recipe
 from dvaepp.training import checkpoint, train
 from dvaepp.training.loop import batch_indices
 from dvaepp.training.schedules import kl_weight, learning_rate, sharpness
+from tests.training.toy import SMALL_IMAGES, stripes
 
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """600 images of 6 x 6 pixels: one of four stripes with a little noise."""
-    rng = np.random.default_rng(0)
-    stripes = np.zeros((4, 6, 6), dtype=np.uint8)
-    stripes[0, :, :3] = stripes[1, :, 3:] = stripes[2, :3] = stripes[3, 3:] = 1
-    x = stripes[rng.integers(0, 4, 600)] ^ (rng.random((600, 6, 6)) < 0.03)
-    path = tmp_path_factory.mktemp("data") / "stripes.npy"
-    np.save(path, x.astype(np.uint8), allow_pickle=False)
-    return path
+    return stripes(tmp_path_factory.mktemp("data"))
 
 
 def _recipe(images: Path, name: str = "table2.rbm", steps: int = 60, **arguments: object) -> recipes.Recipe:
@@ -68,16 +61,6 @@ def test_every_objective_learns(name: str, layers: int, linear: bool, images: Pa
     assert last["validation_bound"] > factorial + 3
     assert last["validation_kl"] > 0.5
     assert last["validation_log_likelihood"] > last["validation_bound"]
-
-
-SMALL_IMAGES = {
-    "model.image_size": "8",
-    "model.down1": '["4d", "4d"]',
-    "model.down2": '["4d"]',
-    "model.upsample": '["4u"]',
-    "model.upsamples": '[["4u"], ["4u"]]',
-    "model.local_groups": "3",
-}
 
 
 def _resumable(name: str, images: Path) -> Recipe:

@@ -28,6 +28,16 @@ def stripes(folder: Path) -> Path:
     return path
 
 
+def halves(folder: Path) -> Path:
+    """400 images of 6 x 6 pixels: the left or the right half, with a little noise."""
+    rng = np.random.default_rng(0)
+    kinds = np.zeros((2, 6, 6), dtype=np.uint8)
+    kinds[0, :, :3] = kinds[1, :, 3:] = 1
+    path = folder / "halves.npz"
+    np.savez(path, images=kinds[rng.integers(0, 2, 400)] ^ (rng.random((400, 6, 6)) < 0.05))
+    return path
+
+
 def recipe(images: Path, name: str = "table2.rbm", steps: int = 20, **changes: object) -> Recipe:
     """A recipe of any table cut down to `stripes`; `changes` are fields, with __ for the dot."""
     settings: dict[str, object] = {

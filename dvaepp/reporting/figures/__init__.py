@@ -12,7 +12,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from dvaepp.errors import UsageError
-from dvaepp.reporting.files import write_whole
+from dvaepp.files import write_durably
 from dvaepp.reporting.run import Run
 
 
@@ -38,4 +38,4 @@ def write(figure: Figure, out: Path) -> None:
         raise UsageError(f"cannot write a figure to {out}: use an ending such as .png, .pdf or .svg")
     contents = io.BytesIO()
     figure.savefig(contents, format=ending, dpi=150)
-    write_whole(out, contents.getvalue())
+    write_durably(out, contents.getvalue())
