@@ -2,13 +2,14 @@
 
 The plain one is the same architecture as one writes it first: every network of a local group on its own concatenation,
 library convolutions in the default layout, torch's AdaMax. The limit is the plain step's convolutions and products,
-counted by torch, at the rate of a large matrix product measured in the same run.
+counted by torch, at the rate of a large matrix product measured beside each step. Medians over rounds.
 """
 
 import resource
+import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, elu, pad
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.timing import seconds
 from dvaepp import recipes
 from dvaepp.networks.residual import parse
 from dvaepp.objectives import boltzmann_kl
@@ -28,6 +28,8 @@ from dvaepp.training.loop import update
 from dvaepp.training.state import State, build_model, build_optimizer
 
 BATCH, CHAINS = 100, 100
+THREADS = (1, 2)
+ROUNDS = 15
 
 
 def run() -> dict[str, Any]:
@@ -37,19 +39,23 @@ def run() -> dict[str, Any]:
     with FlopCounterMode(display=False) as counter:
         plain()
     work = counter.get_total_flops()
+    turns = take_turns({"dvaepp": ours, "plain eager": plain}, work)
+    middle = {key: statistics.median(turn[key] for turn in turns) for key in turns[0]}
     rows = []
-    for threads in (1, 2):
-        rate = product_rate(threads)
-        times = seconds({"dvaepp": ours, "plain eager": plain}, threads=threads, rounds=5, turn=0.1)
-        for name, time_ in times.items():
+    for threads in THREADS:
+        limit = middle["limit", threads]
+        for name in ("dvaepp", "plain eager"):
+            time_ = middle[name, threads]
+            faster = statistics.median(turn[name, threads] / turn["dvaepp", threads] for turn in turns)
+            to_limit = statistics.median(turn[name, threads] / turn["limit", threads] for turn in turns)
             rows.append(
                 {
                     "threads": threads,
                     "step": name,
                     "s per step": time_,
-                    "ours is faster by": time_ / times["dvaepp"],
-                    "limit, s": work / rate,
-                    "ratio to limit": time_ * rate / work,
+                    "ours is faster by": faster,
+                    "limit, s": limit,
+                    "ratio to limit": to_limit,
                 }
             )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
@@ -58,10 +64,35 @@ def run() -> dict[str, Any]:
         "parameters": sum(p.numel() for p in ours.state.model.parameters()),
         "plain_flops_per_step": work,
         "rows": rows,
-        "two_threads_over_one": rows[0]["s per step"] / rows[2]["s per step"],
+        "two_threads_over_one": statistics.median(turn["dvaepp", 1] / turn["dvaepp", 2] for turn in turns),
+        "turns": [{f"{name}, {threads}": value for (name, threads), value in turn.items()} for turn in turns],
         "peak_rss_bytes": peak,
         "where_the_rest_goes": profile(ours),
     }
+
+
+def take_turns(steps: Mapping[str, Callable[[], object]], work: float) -> list[dict[tuple[str, int], float]]:
+    """Seconds by contestant and threads, of several rounds in which all take a step, and the limit of that moment.
+
+    A machine's speed may change by half within a minute: only what was measured side by side compares.
+    """
+    for step in steps.values():
+        step()
+    before, turns = torch.get_num_threads(), []
+    try:
+        for _ in range(ROUNDS):
+            turn = {}
+            for threads in THREADS:
+                turn["limit", threads] = work / product_rate(threads)
+                torch.set_num_threads(threads)
+                for name, step in steps.items():
+                    start = time.perf_counter()
+                    step()
+                    turn[name, threads] = time.perf_counter() - start
+            turns.append(turn)
+    finally:
+        torch.set_num_threads(before)
+    return turns
 
 
 def product_rate(threads: int) -> float:

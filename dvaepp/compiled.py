@@ -14,13 +14,20 @@ import shutil
 import stat
 import subprocess
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
 FLAGS = ["-O3", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC", "-std=gnu11"]
 NATIVE = ["-march=native", "-mprefer-vector-width=512"]  # the second is x86's; tried without if refused
 HEADERS = Path(__file__).parent
+
+Array = Tensor | Sequence[Tensor | None] | None
 
 
 @functools.cache
@@ -37,6 +44,22 @@ def library(source: Path) -> ctypes.CDLL | None:
     except (OSError, subprocess.SubprocessError) as error:
         logger.info("%s could not be compiled (%s): plain torch takes its place", source.name, error)
         return None
+
+
+def call(function: Callable[..., int], job: ctypes.Structure, **arrays: Array) -> None:
+    """Call a C function of a struct and a number of threads, after filling the struct's pointers.
+
+    A sequence of tensors becomes an array of pointers; None and empty sequences stay null.
+    """
+    tables: list[Any] = []  # alive until the call has returned
+    for name, value in arrays.items():
+        if isinstance(value, Tensor):
+            setattr(job, name, value.data_ptr())
+        elif value:
+            tables.append((ctypes.c_void_p * len(value))(*(None if t is None else t.data_ptr() for t in value)))
+            setattr(job, name, ctypes.addressof(tables[-1]))
+    if not function(ctypes.byref(job), torch.get_num_threads()):
+        raise MemoryError("no memory for a compiled function's scratch space")
 
 
 def _build(compiler: str, source: Path) -> Path:

@@ -17,7 +17,7 @@ from dvaepp.errors import UsageError
 from dvaepp.models.decoder import Canvas, Decoder
 from dvaepp.models.latents import LATENTS, Drawn, Latent
 from dvaepp.models.likelihoods import LIKELIHOODS
-from dvaepp.models.local import Block, LocalNetworks, Share
+from dvaepp.models.local import LocalNetworks, Share
 from dvaepp.models.noise import Noise
 from dvaepp.networks.norm import BatchNorm
 from dvaepp.networks.residual import factor, parse, residual
@@ -209,7 +209,6 @@ class Posterior:
         self.global_parameters: list[Tensor] = []
         self.local_parameters: list[Tensor] = []
         self._shares: list[Share] | None = None
-        self._prepared: list[list[Block]] = []
 
     def global_group(self, before: Sequence[Tensor]) -> Drawn:
         self.global_parameters.append(self.model.posterior_parameters(self.encoded, before))
@@ -219,11 +218,8 @@ class Posterior:
         if self._shares is None:
             q = self.model.q
             self._shares = q.split(self.encoded.share.plus(q.share(up, self.model.local_channels)))
-            self._prepared = q.prepared(up.shape[-1])
         j = len(before)
-        self.local_parameters.append(
-            self.model.q.one(j, self._shares[j], before, self._prepared[j], self.model.resolution)
-        )
+        self.local_parameters.append(self.model.q.one(j, self._shares[j], before, self.model.resolution))
         return self._draw(self.model.local_latent, self.local_parameters[-1])
 
     def _draw(self, latent: Latent, parameters: Tensor) -> Drawn:
@@ -240,7 +236,6 @@ class Prior:
     def __init__(self, model: DVAE, zeta: Sequence[Tensor], noise: Noise, smoothing: Smoothing | None = None) -> None:
         self.model, self.zeta, self.noise, self.smoothing = model, zeta, noise, smoothing
         self._shares: list[Share] | None = None
-        self._prepared: list[list[Block]] = []
 
     def global_group(self, before: Sequence[Tensor]) -> Drawn:
         value = self.zeta[len(before)]
@@ -249,7 +244,6 @@ class Prior:
     def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn:
         if self._shares is None:
             self._shares = self.model.p.split(self.model.p.share(up))
-            self._prepared = self.model.p.prepared(up.shape[-1])
         j = len(before)
-        parameters = self.model.p.one(j, self._shares[j], before, self._prepared[j], self.model.resolution)
+        parameters = self.model.p.one(j, self._shares[j], before, self.model.resolution)
         return self.model.local_latent.draw(parameters, self.noise, self.smoothing)

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn.functional import elu, linear, pad
 
 from dvaepp.networks import winograd
-from dvaepp.networks.residual import Conv, Excitation, Residual, convolve, residual
+from dvaepp.networks.excitation import excited
+from dvaepp.networks.residual import Conv, Residual, convolve, residual
 
 BESIDE = 4  # groups whose first convolutions over h are one: products four times as wide for 1.2 times their work
 QUIET = 0.1  # initial scale of what a network's last block adds
@@ -35,22 +36,6 @@ class Share(NamedTuple):
     def repeated(self, times: int) -> "Share":
         """The rows again and again."""
         return Share(*(part.repeat(1, times, 1) for part in self))
-
-
-class Kernel(NamedTuple):
-    """A convolution's weights as they are used: transformed for `winograd` where that fits, and its bias."""
-
-    weight: Tensor
-    bias: Tensor
-
-
-class Block(NamedTuple):
-    """A residual block's convolutions; `first` is None in a first block, which is computed from shares."""
-
-    first: Kernel | None
-    second: Kernel
-    skip: Kernel | None
-    excitation: tuple[Tensor, ...]
 
 
 class LocalNetworks(nn.Module):
@@ -83,11 +68,10 @@ class LocalNetworks(nn.Module):
         stop = start + x.shape[1]
         firsts, skips = [block.first for block in blocks], [_skip(block) for block in blocks]
         x = to_pixels(x)
-        first = _convolution(elu(x), torch.cat([conv.weight[:, start:stop] for conv in firsts]))
-        skip = linear(x, torch.cat([conv.weight[:, start:stop, 0, 0] for conv in skips]))
-        if start == 0:
-            first = first + torch.cat([conv.bias for conv in firsts])
-            skip = skip + torch.cat([conv.bias for conv in skips])
+        biases = [conv.bias for conv in firsts] if start == 0 else None
+        first = _beside_after_elu(x, [conv.weight[:, start:stop] for conv in firsts], biases)
+        bias = torch.cat([conv.bias for conv in skips]) if start == 0 else None
+        skip = linear(x, torch.cat([conv.weight[:, start:stop, 0, 0] for conv in skips]), bias)
         return Share(first, skip)
 
     def split(self, share: Share) -> list[Share]:
@@ -95,32 +79,17 @@ class LocalNetworks(nn.Module):
         firsts, skips = ([piece.contiguous() for piece in part.chunk(self.num_groups, -1)] for part in share)
         return [Share(first, skip) for first, skip in zip(firsts, skips, strict=True)]
 
-    def prepared(self, size: int) -> list[list[Block]]:
-        """The blocks of every network as `one` uses them, for maps of `size`: made for all groups at once.
-
-        Making them one by one would take more calls than using them.
-        """
-        by_place = []
-        axis = 1 if winograd.fits(size) else 0  # of the groups in stacked kernels
-        for place in range(self._depth()):
-            stacked = self._stacked(place, size)
-            firsts, seconds = self._unstacked(stacked.first, axis), self._unstacked(stacked.second, axis)
-            skips = self._unstacked(stacked.skip, 0)
-            excitations = list(zip(*(t.unbind(0) for t in stacked.excitation), strict=True))
-            by_place.append([Block(*block) for block in zip(firsts, seconds, skips, excitations, strict=True)])  # type: ignore[arg-type]
-        return [list(blocks) for blocks in zip(*by_place, strict=True)]
-
-    def one(self, j: int, share: Share, h: Sequence[Tensor], blocks: Sequence[Block], size: int) -> Tensor:
-        """Network j from its share of all shared channels, h_1 ... h_{j-1} (maps), and its prepared blocks."""
+    def one(self, j: int, share: Share, h: Sequence[Tensor], size: int) -> Tensor:
+        """Network j from its share of all shared channels and h_1 ... h_{j-1} (maps)."""
+        blocks = self._networks[j]
         if h:
-            network = self._blocks(0)[j]
             before = torch.cat([to_pixels(group) for group in h], -1)
-            first = _convolution(elu(before), network.first.weight[:, self.shared :])
-            share = share.plus(Share(first, linear(before, _skip(network).weight[:, self.shared :, 0, 0])))
-        x = _after_first(blocks[0], *share)
+            first = _after_elu(before[:, None], [blocks[0].first.weight[:, self.shared :]])[:, 0]
+            share = share.plus(Share(first, linear(before, _skip(blocks[0]).weight[:, self.shared :, 0, 0])))
+        x = _after_first(blocks[:1], *(part[:, None] for part in share))
         for block in blocks[1:]:
-            x = _block(block, x)
-        return to_maps(x, size)
+            x = _block([block], x)
+        return to_maps(x[:, 0], size)
 
     def beside(self, share: Share, h: Sequence[Tensor], size: int) -> list[Tensor]:
         """All networks at once, given all h: the outputs of every group, maps."""
@@ -128,20 +97,20 @@ class LocalNetworks(nn.Module):
             before = torch.cat([to_pixels(group) for group in h[: self.num_groups - 1]], -1)
             share = share.plus(self._share_of_h(before))
         first, skip = (part.unflatten(-1, (self.num_groups, -1)).transpose(1, 2).contiguous() for part in share)
-        x = _after_first(self._stacked(0, size), first, skip)
-        for place in range(1, self._depth()):
-            x = _block(self._stacked(place, size), x)
+        x = _after_first(self._blocks(0), first, skip)
+        for place in range(1, len(self._networks[0])):
+            x = _block(self._blocks(place), x)
         return [to_maps(group, size) for group in x.unbind(1)]
 
     def _share_of_h(self, h: Tensor) -> Share:
         parts = []
-        active = elu(h)
         for begin in range(0, self.num_groups, BESIDE):
             blocks = self._blocks(0)[begin : begin + BESIDE]
             width = (begin + len(blocks) - 1) * self.channels
-            first = torch.cat([self._widened(block.first, width) for block in blocks])
+            seen = h[..., :width]
+            first = _beside_after_elu(seen, [self._widened(block.first, width) for block in blocks])
             skip = torch.cat([self._widened(_skip(block), width) for block in blocks])
-            parts.append(Share(_convolution(active[..., :width], first), linear(h[..., :width], skip[:, :, 0, 0])))
+            parts.append(Share(first, linear(seen, skip[:, :, 0, 0])))
         return Share(*(torch.cat(pieces, -1) for pieces in zip(*parts, strict=True)))
 
     def _widened(self, conv: Conv, width: int) -> Tensor:
@@ -149,31 +118,13 @@ class LocalNetworks(nn.Module):
         weight = conv.weight[:, self.shared :]
         return pad(weight, (0, 0, 0, 0, 0, width - weight.shape[1]))
 
+    @property
+    def _networks(self) -> list[list[Residual]]:
+        return [[b for b in network.children() if isinstance(b, Residual)] for network in self.networks]
+
     def _blocks(self, place: int) -> list[Residual]:
-        found = [list(network.children())[place] for network in self.networks]
-        return [block for block in found if isinstance(block, Residual)]
-
-    def _depth(self) -> int:
-        return len(list(self.networks[0].children()))
-
-    def _stacked(self, place: int, size: int) -> Block:
-        """The blocks at one place of all networks as one grouped block."""
-        blocks = self._blocks(place)
-        skip = None
-        if place > 0 and blocks[0].skip is not None:
-            weight = torch.stack([_skip(block).weight[:, :, 0, 0] for block in blocks]).transpose(1, 2)
-            skip = Kernel(weight, torch.stack([_skip(block).bias for block in blocks]))
-        return Block(
-            _stack([block.first for block in blocks], size) if place > 0 else None,
-            _stack([block.second for block in blocks], size),
-            skip,
-            _stack_excitations([block.excitation for block in blocks]),
-        )
-
-    def _unstacked(self, kernel: Kernel | None, axis: int) -> list[Kernel | None]:
-        if kernel is None:
-            return [None] * self.num_groups
-        return [Kernel(*pair) for pair in zip(kernel.weight.unbind(axis), kernel.bias.unbind(0), strict=True)]
+        """The blocks at one place of all networks."""
+        return [blocks[place] for blocks in self._networks]
 
 
 def to_pixels(x: Tensor) -> Tensor:
@@ -186,50 +137,37 @@ def to_maps(x: Tensor, size: int) -> Tensor:
     return x.unflatten(0, (size, size)).permute(2, 3, 0, 1)
 
 
-def _convolution(x: Tensor, weight: Tensor) -> Tensor:
-    """3x3, stride 1, of pixel-major x by (outputs, inputs, 3, 3)."""
-    size = round(x.shape[0] ** 0.5)
+def _after_elu(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None = None) -> Tensor:
+    """3x3 convolutions of ELU(x), (pixels, groups, rows, channels), with one kernel for each group."""
+    if winograd.fits(round(x.shape[0] ** 0.5)):
+        return winograd.after_elu(x, weights, biases)
+    alone = [None] * len(weights) if biases is None else [[bias] for bias in biases]
+    groups = zip(x.unbind(1), weights, alone, strict=True)
+    return torch.stack([_beside_after_elu(group, [weight], bias) for group, weight, bias in groups], 1)
+
+
+def _beside_after_elu(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None = None) -> Tensor:
+    """3x3 convolutions of one ELU(x), (pixels, rows, channels), with several kernels: their outputs side by side."""
+    size, weight = round(x.shape[0] ** 0.5), torch.cat(list(weights))
+    bias = None if biases is None else torch.cat(list(biases))
     if winograd.fits(size):
-        return winograd.convolution(x, winograd.kernels(weight))
-    return to_pixels(convolve(to_maps(x, size), weight, None))
+        return winograd.after_elu(x[:, None], [weight], None if bias is None else [bias])[:, 0]
+    return to_pixels(convolve(to_maps(elu(x), size), weight, bias))
 
 
-def _apply(x: Tensor, kernel: Kernel) -> Tensor:
-    """A prepared 3x3 convolution of x (pixels, rows, channels) or (pixels, groups, rows, channels)."""
-    if kernel.weight.dim() == x.dim():  # (36, [groups,] inputs, outputs)
-        y = winograd.convolution(x, kernel.weight)
-    elif x.dim() == 3:
-        y = _convolution(x, kernel.weight)
-    else:
-        y = torch.stack([_convolution(*pair) for pair in zip(x.unbind(1), kernel.weight.unbind(0), strict=True)], 1)
-    return y + kernel.bias.unsqueeze(-2)
+def _block(blocks: Sequence[Residual], x: Tensor) -> Tensor:
+    """One block for each group of x (pixels, groups, rows, channels)."""
+    skip = x
+    if blocks[0].skip is not None:
+        weight = torch.stack([_skip(block).weight[:, :, 0, 0] for block in blocks])
+        skip = torch.matmul(x, weight.transpose(1, 2)) + torch.stack([_skip(block).bias for block in blocks])[:, None]
+    first = _after_elu(x, [block.first.weight for block in blocks], [block.first.bias for block in blocks])
+    return _after_first(blocks, first, skip)
 
 
-def _block(block: Block, x: Tensor) -> Tensor:
-    assert block.first is not None
-    skip = x if block.skip is None else torch.matmul(x, block.skip.weight) + block.skip.bias.unsqueeze(-2)
-    return _after_first(block, _apply(elu(x), block.first), skip)
-
-
-def _after_first(block: Block, first: Tensor, skip: Tensor) -> Tensor:
-    f = _apply(elu(first), block.second)
-    squeeze, squeeze_bias, excite, excite_bias = block.excitation
-    hidden = elu(torch.matmul(f.mean(0), squeeze) + squeeze_bias)
-    return torch.addcmul(skip, f, torch.sigmoid(torch.matmul(hidden, excite) + excite_bias))
-
-
-def _stack(convs: Sequence[Conv], size: int) -> Kernel:
-    weight = torch.stack([conv.weight for conv in convs])
-    return Kernel(winograd.kernels(weight) if winograd.fits(size) else weight, torch.stack([c.bias for c in convs]))
-
-
-def _stack_excitations(parts: Sequence[Excitation]) -> tuple[Tensor, ...]:
-    """Weights (groups, inputs, outputs) and biases (groups, 1, outputs) of squeeze and excite."""
-    found: list[Tensor] = []
-    for layers in ([part.squeeze for part in parts], [part.excite for part in parts]):
-        found.append(torch.stack([layer.weight for layer in layers]).transpose(1, 2))
-        found.append(torch.stack([layer.bias for layer in layers])[:, None])
-    return tuple(found)
+def _after_first(blocks: Sequence[Residual], first: Tensor, skip: Tensor) -> Tensor:
+    f = _after_elu(first, [block.second.weight for block in blocks], [block.second.bias for block in blocks])
+    return excited([block.excitation for block in blocks], f, skip)
 
 
 def _quieten(last: nn.Module) -> None:

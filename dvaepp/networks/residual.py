@@ -17,8 +17,8 @@ from torch.nn.functional import conv2d, conv_transpose2d, elu
 
 from dvaepp.networks import small_maps, winograd
 from dvaepp.networks.dense import TRUNCATED_SD
+from dvaepp.networks.excitation import Excitation
 
-RATIO = 4  # squeeze-and-excitation, App. G
 BLOCK = re.compile(r"(\d+)([du]?)")
 
 
@@ -40,6 +40,15 @@ class Conv(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return convolve(x, self.weight, self.bias, self.resize)
 
+    def after_elu(self, x: Tensor) -> Tensor:
+        outputs, inputs = self.weight.shape[:2]
+        wide = self.kernel == 3 and inputs * outputs >= winograd.MANY_CHANNELS
+        if wide and not self.resize and winograd.fits(x.shape[-1]) and winograd.in_the_cache(x, [self.weight]):
+            pixels = x.permute(2, 3, 0, 1).flatten(0, 1)[:, None]
+            y = winograd.after_elu(pixels, [self.weight], [self.bias])[:, 0]
+            return y.unflatten(0, x.shape[2:]).permute(2, 3, 0, 1)
+        return self(elu(x))
+
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, resize: str = "") -> Tensor:
     """A convolution in whichever form is fastest here; all are the same function."""
@@ -55,23 +64,6 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, resize: str = "") -
         y = conv_transpose2d(x, weight, bias, stride=2, padding=kernel // 2, output_padding=1)
         return y.contiguous(memory_format=torch.channels_last)  # a 1x1 map's own order says nothing
     return conv2d(x, weight, bias, stride=2 if resize == "d" else 1, padding=kernel // 2)
-
-
-class Excitation(nn.Module):
-    """Channel weights σ(W₂ ELU(W₁ mean)) from the mean of each channel over the map."""
-
-    def __init__(self, channels: int, generator: torch.Generator | None = None) -> None:
-        super().__init__()
-        squeezed = max(1, channels // RATIO)
-        self.squeeze, self.excite = nn.Linear(channels, squeezed), nn.Linear(squeezed, channels)
-        for layer in (self.squeeze, self.excite):
-            sd = 1 / math.sqrt(layer.in_features) / TRUNCATED_SD
-            nn.init.trunc_normal_(layer.weight, std=sd, a=-2 * sd, b=2 * sd, generator=generator)
-            nn.init.zeros_(layer.bias)
-
-    def forward(self, f: Tensor) -> Tensor:
-        hidden = elu(self.squeeze(f.mean((2, 3))))
-        return f * torch.sigmoid(self.excite(hidden))[:, :, None, None]
 
 
 class Residual(nn.Module):
@@ -95,7 +87,7 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         skip = x if self.skip is None else self.skip(x)
-        out: Tensor = skip + self.excitation(self.second(elu(self.first(elu(x)))))
+        out: Tensor = skip + self.excitation(self.second.after_elu(self.first.after_elu(x)))
         return out
 
 

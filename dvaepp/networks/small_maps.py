@@ -49,22 +49,29 @@ def _matrix(weight: Tensor, size: int, resize: str) -> Tensor:
     if resize == "u":
         weight = weight.transpose(0, 1)  # transposed convolutions keep (inputs, outputs)
     outputs, inputs = weight.shape[:2]
-    taps = _taps(size, resize).to(weight)  # (P, Q, 9)
-    kernels = weight.permute(2, 3, 1, 0).reshape(9, inputs * outputs)
+    taps, used = _taps(size, resize)  # (P, Q, taps)
+    taps = taps.to(weight)
+    kernels = weight[:, :, used, used].permute(2, 3, 1, 0).reshape(-1, inputs * outputs)
     joined = (taps.flatten(0, 1) @ kernels).view(*taps.shape[:2], inputs, outputs)
     return joined.transpose(1, 2).reshape(taps.shape[0] * inputs, -1)
 
 
 @cache
-def _taps(size: int, resize: str) -> Tensor:
-    """taps[p, q, t] = 1 where tap t of the kernel joins input pixel p to output pixel q."""
+def _taps(size: int, resize: str) -> tuple[Tensor, slice]:
+    """taps[p, q, t] = 1 where tap t joins input pixel p to output pixel q; of the taps in the rows and columns used.
+
+    Others join no pixels: on a map of one pixel only the kernel's middle does.
+    """
     pixels = torch.eye(size * size).reshape(size * size, 1, size, size)
     kernels = torch.eye(9).reshape(9, 1, 3, 3)
     if resize == "u":
         found = conv_transpose2d(pixels, kernels.transpose(0, 1), stride=2, padding=1, output_padding=1)
     else:
         found = conv2d(pixels, kernels, stride=2 if resize == "d" else 1, padding=1)
-    return found.flatten(2).transpose(1, 2)
+    taps = found.flatten(2).transpose(1, 2).unflatten(2, (3, 3))
+    rows = taps.sum((0, 1, 3)).nonzero()  # and columns, by symmetry
+    used = slice(int(rows.min()), int(rows.max()) + 1)
+    return taps[:, :, used, used].flatten(2), used
 
 
 def _resized(size: int, resize: str) -> int:

@@ -5,16 +5,27 @@
 Activations are pixel-major, (pixels, ..., rows, channels): each transform is then one product with a fixed matrix, and
 the 36 products of all rows one batched product. Larger maps are cut into tiles of 4x4. The interpolation points
 0, ±1, ±2, ∞ cost a digit in float32: 1.3e-5 against 1.1e-6 of a direct convolution, for outputs of unit size.
+
+`after_elu` is the form that networks use: winograd.c does all of it in the cache where products are small, and these
+functions do otherwise.
 """
 
+import ctypes
+from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import elu
+
+from dvaepp.compiled import Array, call, library
 
 TILE = 4
 POINTS = 36
+SMALL_PRODUCT = 480 * 32  # inputs x outputs up to which winograd.c is the faster form
 MANY_CHANNELS = 32 * 32  # inputs x outputs from which the transforms are worth their cost on channels-last maps
 B = [[4, 0, -5, 0, 1, 0], [0, -4, -4, 1, 1, 0], [0, 4, -4, -1, 1, 0]]
 B += [[0, -2, -1, 2, 1, 0], [0, 2, -1, -2, 1, 0], [0, 4, 0, -5, 0, 1]]
@@ -90,3 +101,96 @@ def transforms(size: int, dtype: torch.dtype, device: torch.device) -> Transform
     out_of = torch.stack([torch.kron(outputs[i], outputs[j]) for i, j in pairs], 2).flatten(1)
     made = (into, out_of, torch.kron(g, g))
     return Transforms(*(m.to(dtype=dtype, device=device) for m in made))
+
+
+def after_elu(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None = None) -> Tensor:
+    """Convolutions of ELU(x), (pixels, groups, rows, inputs), with a kernel (outputs, inputs, 3, 3) for each group."""
+    if in_the_cache(x, weights):
+        y: Tensor = _InTheCache.apply(x, biases is not None, *weights, *(biases or ()))
+        return y
+    if len(weights) == 1:
+        y = convolution(elu(x[:, 0]), kernels(weights[0]))[:, None]
+    else:
+        y = convolution(elu(x), kernels(torch.stack(list(weights))))
+    return y if biases is None else y + torch.stack(list(biases)).unsqueeze(-2)
+
+
+def in_the_cache(x: Tensor, weights: Sequence[Tensor]) -> bool:
+    """Whether winograd.c takes these kernels, for maps whose sides are multiples of 4."""
+    small = weights[0][:, :, 0, 0].numel() <= SMALL_PRODUCT
+    return small and all(t.dtype == torch.float32 and t.is_cpu for t in (x, *weights)) and _compiled() is not None
+
+
+class _InTheCache(torch.autograd.Function):
+    """`after_elu` by winograd.c. Results are laid out like x, so that maps in and out of it stay channels-last."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, biased: bool, *parameters: Tensor) -> Tensor:
+        x, groups = _dense_channels(x), x.shape[1]
+        weights, biases = _alike(parameters[:groups]), [b.contiguous() for b in parameters[groups:]]
+        active, y = _like(x, x.shape[-1]), _like(x, len(weights[0]))
+        _run("dvaepp_convolve", x, active, y, weights, e=active, y=y, bias=biases)
+        ctx.save_for_backward(active, *weights)
+        ctx.biased = biased
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        active, *weights = ctx.saved_tensors
+        dy, dx = _dense_channels(dy), None
+        if ctx.needs_input_grad[0]:
+            dx = torch.empty_like(active)
+            if len(active) > TILE**2:
+                dx.zero_()  # what windows of several tiles give is added up
+        dw = [w.new_empty(w.shape) for w in weights] if any(ctx.needs_input_grad[2:]) else []
+        dbias = [w.new_empty(len(w)) for w in weights] if ctx.biased else []
+        _run("dvaepp_convolve_backward", active, active, dy, weights, e=active, dx=dx, dy=dy, dw=dw, dbias=dbias)
+        return dx, None, *(dw or [None] * len(weights)), *dbias
+
+
+def _like(x: Tensor, channels: int) -> Tensor:
+    """Room for as many pixels, groups and rows, in the order in which x has them."""
+    pixels, groups, rows, _ = x.shape
+    if groups == 1 and x.stride(2) > x.stride(0):
+        return x.new_empty(rows, pixels, channels).transpose(0, 1)[:, None]
+    return x.new_empty(pixels, groups, rows, channels)
+
+
+def _dense_channels(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _alike(weights: Sequence[Tensor]) -> list[Tensor]:
+    """Kernels of the same strides, where all of an output's lie together."""
+    if all(w.stride() == (weights[0].stride(0), 9, 3, 1) for w in weights):
+        return list(weights)
+    return [w.contiguous() for w in weights]
+
+
+class _Job(ctypes.Structure):
+    """`job` of winograd.c."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in ("x", "e", "dx", "dy", "y", "w", "bias", "dw", "dbias")] + [
+        (name, ctypes.c_int64)
+        for name in ("groups", "rows", "inputs", "outputs", "side")
+        + ("x_pixel", "x_row", "x_group", "e_pixel", "e_row", "e_group", "y_pixel", "y_row", "y_group", "w_output")
+    ]
+
+
+def _run(function: str, x: Tensor, like_e: Tensor, like_y: Tensor, weights: Sequence[Tensor], **arrays: Array) -> None:
+    pixels, groups, rows, inputs = x.shape
+    job = _Job(groups=groups, rows=rows, inputs=inputs, outputs=like_y.shape[-1])
+    job.side = round(pixels**0.5) // TILE
+    job.x_pixel, job.x_group, job.x_row, _ = x.stride()
+    job.e_pixel, job.e_group, job.e_row, _ = like_e.stride()
+    job.y_pixel, job.y_group, job.y_row, _ = like_y.stride()
+    job.w_output = weights[0].stride(0)
+    compiled = _compiled()
+    assert compiled is not None
+    call(getattr(compiled, function), job, x=x, w=weights, **arrays)
+
+
+@cache
+def _compiled() -> ctypes.CDLL | None:
+    return library(Path(__file__).with_suffix(".c"))

@@ -48,9 +48,8 @@ def _written_out(networks: LocalNetworks, j: int, x: Tensor) -> Tensor:
 
 def _one_after_another(networks: LocalNetworks, share: Share, h: list[Tensor], size: int) -> Tensor:
     """As a pass that draws h group by group."""
-    blocks = networks.prepared(size)
     shares = networks.split(share)
-    return torch.cat([networks.one(j, shares[j], h[:j], blocks[j], size) for j in range(networks.num_groups)], 1)
+    return torch.cat([networks.one(j, shares[j], h[:j], size) for j in range(networks.num_groups)], 1)
 
 
 def _beside(networks: LocalNetworks, share: Share, h: list[Tensor], size: int) -> list[Tensor]:

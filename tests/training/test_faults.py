@@ -18,7 +18,7 @@ from dvaepp import cli, recipes
 from dvaepp.data import load
 from dvaepp.errors import UsageError
 from dvaepp.recipes.schema import Recipe
-from dvaepp.training import checkpoint, loop, replay, train
+from dvaepp.training import checkpoint, faults, loop, replay, train
 from dvaepp.training.faults import NonFinite, Signals, Stopped, check_finite
 from dvaepp.training.lock import RunInUse, owned
 from dvaepp.training.state import build
@@ -303,3 +303,17 @@ def test_other_data_files_are_refused(images: Path, tmp_path: Path) -> None:
     mine.write_bytes(altered)
     with pytest.raises(UsageError, match="was trained on images with other files .*give the same --data-dir"):
         train(recipe(mine, steps=6), tmp_path / "run", resume=True, say=quiet)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_infinite_or_undefined_number_is_noticed_and_no_large_one(dtype: torch.dtype) -> None:
+    largest = torch.finfo(dtype).max
+    tensors = [torch.full((n,), largest, dtype=dtype) for n in (1, 15, 16, 17, 1000)]  # their sums overflow
+    assert faults._all_finite(tensors)
+    for bad in (float("nan"), float("inf"), -float("inf")):
+        for tensor in tensors:
+            for place in {0, len(tensor) // 2, len(tensor) - 1}:
+                tensor[place] = bad
+                assert not faults._all_finite(tensors)
+                tensor[place] = largest
+    assert faults._all_finite(tensors)

@@ -1,0 +1,39 @@
+/* A step of AdaMax over flat buffers, in one pass (adamax.py has the formulas and the same in torch). */
+
+#include <math.h>
+#include <omp.h>
+#include <stdint.h>
+
+typedef struct {
+    float *theta, *m, *u;
+    const float *const *g; /* the tensors' gradients; null is zero */
+    const int64_t *first;  /* where in the buffers a tensor begins; one more for the end */
+    int64_t tensors;
+    float rate, beta1, beta2, epsilon, weight_decay;
+} job;
+
+static void update(const job *j, const float *restrict g, int64_t begin, int64_t end) {
+    float *restrict theta = j->theta, *restrict m = j->m, *restrict u = j->u;
+    float rate = j->rate, keep = 1 - j->beta1, fade = j->beta2, epsilon = j->epsilon, decay = j->weight_decay;
+    for (int64_t i = begin; i < end; i++) {
+        float slope = (g ? g[i - begin] : 0.0f) + decay * theta[i];
+        float size = fabsf(slope) + epsilon, old = fade * u[i];
+        m[i] += keep * (slope - m[i]);
+        u[i] = old > size ? old : size;
+        theta[i] += rate * m[i] / u[i];
+    }
+}
+
+int dvaepp_adamax(const job *j, int threads) {
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        int64_t member = omp_get_thread_num(), team = omp_get_num_threads(), all = j->first[j->tensors];
+        int64_t begin = all * member / team, end = all * (member + 1) / team;
+        for (int64_t t = 0; t < j->tensors; t++) {
+            int64_t first = j->first[t], from = first > begin ? first : begin;
+            int64_t to = j->first[t + 1] < end ? j->first[t + 1] : end;
+            if (from < to) update(j, j->g[t] ? j->g[t] + (from - first) : 0, from, to);
+        }
+    }
+    return 1;
+}

@@ -1,0 +1,218 @@
+"""winograd.c and excitation.c: float32 passes against torch's own convolutions in float64, and their plain forms."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import conv2d, elu
+
+from dvaepp.networks import excitation, winograd
+from dvaepp.networks.excitation import Excitation, excited
+from dvaepp.networks.residual import Conv, Residual
+
+# pixels, groups, rows, inputs, outputs: whole vectors of channels and parts of them, blocks of rows and their rests
+SHAPES = [
+    (16, 1, 1, 7, 9),
+    (16, 1, 100, 32, 32),
+    (16, 3, 7, 20, 5),
+    (16, 5, 33, 16, 48),
+    (16, 1, 60, 480, 32),
+    (64, 1, 9, 32, 64),
+    (64, 2, 29, 40, 70),
+]
+
+
+@pytest.fixture(autouse=True)
+def _needs_a_compiler() -> None:
+    if winograd._compiled() is None or excitation._compiled() is None:
+        pytest.skip("no C compiler here: the plain forms are tested in test_small_maps.py")
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _case(shape: tuple[int, int, int, int, int]) -> list[Tensor]:
+    """x, then the kernels, then the biases; outputs are of unit size."""
+    pixels, groups, rows, inputs, outputs = shape
+    g = torch.Generator().manual_seed(sum(shape))
+    x = 2 * torch.randn(pixels, groups, rows, inputs, generator=g)
+    kernels = [torch.randn(outputs, inputs, 3, 3, generator=g) / (9 * inputs) ** 0.5 for _ in range(groups)]
+    biases = [torch.randn(outputs, generator=g) for _ in range(groups)]
+    return [t.requires_grad_() for t in (x, *kernels, *biases)]
+
+
+def _oracle(tensors: list[Tensor]) -> Tensor:
+    """Group after group, by torch's convolution of maps."""
+    x = tensors[0]
+    groups, size = x.shape[1], round(len(x) ** 0.5)
+    found = []
+    for g in range(groups):
+        maps = elu(x[:, g]).unflatten(0, (size, size)).permute(2, 3, 0, 1)
+        found.append(conv2d(maps, tensors[1 + g], tensors[1 + groups + g], padding=1).permute(2, 3, 0, 1).flatten(0, 1))
+    return torch.stack(found, 1)
+
+
+def _after_elu(tensors: list[Tensor]) -> Tensor:
+    groups = tensors[0].shape[1]
+    return winograd.after_elu(tensors[0], tensors[1 : 1 + groups], tensors[1 + groups :])
+
+
+def _with_gradients(y: Tensor, tensors: list[Tensor]) -> list[Tensor]:
+    direction = torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).to(y)
+    return [y.detach(), *torch.autograd.grad(y, tensors, direction)]
+
+
+def _error(found: Tensor, exact: Tensor) -> float:
+    return float(((found.double() - exact).abs().max() / exact.abs().max()).detach())
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_values_and_gradients_are_those_of_the_convolution(shape: tuple[int, int, int, int, int], number: int) -> None:
+    """To 2e-5 of the largest entry; the worst seen is 1e-5, and a single wrong coefficient costs more than 1e-2."""
+    tensors = _case(shape)
+    assert winograd.in_the_cache(tensors[0], tensors[1 : 1 + shape[1]])
+    with threads(number):
+        found = _with_gradients(_after_elu(tensors), tensors)
+    double = [t.detach().double().requires_grad_() for t in tensors]
+    for f, e in zip(found, _with_gradients(_oracle(double), double), strict=True):
+        assert f.shape == e.shape and _error(f, e) < 2e-5
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_number_of_threads_changes_bias_gradients_by_rounding_and_nothing_else(
+    shape: tuple[int, int, int, int, int],
+) -> None:
+    tensors, results = _case(shape), []
+    for number in (1, 2):
+        with threads(number):
+            results.append(_with_gradients(_after_elu(tensors), tensors))
+    groups = shape[1]
+    for a, b in zip(*(found[: 2 + groups] for found in results), strict=True):
+        assert torch.equal(a, b)
+    for a, b in zip(*(found[2 + groups :] for found in results), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_the_plain_form_is_the_same_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    for shape in ((16, 3, 7, 20, 5), (64, 1, 9, 32, 64)):
+        tensors = _case(shape)
+        compiled = _with_gradients(_after_elu(tensors), tensors)
+        with monkeypatch.context() as patch:
+            patch.setattr(winograd, "_compiled", lambda: None)
+            plain = _with_gradients(_after_elu(tensors), tensors)
+        for a, b in zip(compiled, plain, strict=True):
+            assert _error(a, b.double()) < 4e-5 and not torch.equal(a, b)
+
+
+def test_without_biases_or_gradients_of_the_input_or_of_the_weights() -> None:
+    x, weight, bias = _case((16, 1, 12, 16, 32))
+    whole = winograd.after_elu(x, [weight], [bias])
+    assert _error(winograd.after_elu(x, [weight]) + bias, whole.double()) < 1e-6
+    slopes = _with_gradients(whole, [x, weight])
+    (alone,) = torch.autograd.grad(*_against(winograd.after_elu(x.detach(), [weight], [bias]), [weight]))
+    assert torch.equal(alone, slopes[2])
+    (alone,) = torch.autograd.grad(*_against(winograd.after_elu(x, [weight.detach()], [bias.detach()]), [x]))
+    assert torch.equal(alone, slopes[1])
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        (slope,) = torch.autograd.grad(winograd.after_elu(x, [weight]).square().sum(), x, create_graph=True)
+        slope.sum().backward()
+
+
+def _against(y: Tensor, tensors: list[Tensor]) -> tuple[Tensor, list[Tensor], Tensor]:
+    return y, tensors, torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).to(y)
+
+
+def test_kernels_cut_out_of_wider_ones_and_inputs_of_any_strides() -> None:
+    """What `LocalNetworks` passes: channels of a wider kernel, and maps seen as pixels."""
+    g = torch.Generator().manual_seed(0)
+    wide = torch.randn(32, 96, 3, 3, generator=g, requires_grad=True)
+    x = torch.randn(9, 4, 4, 48, generator=g).permute(1, 2, 0, 3).flatten(0, 1)[:, None].requires_grad_()
+    bias = torch.zeros(32)
+    found = _with_gradients(winograd.after_elu(x, [wide[:, 24:72]]), [x, wide])
+    doubles = [t.detach().double().requires_grad_() for t in (x, wide)]
+    exact = _with_gradients(_oracle([doubles[0], doubles[1][:, 24:72], bias.double()]), doubles)
+    assert all(_error(f, e) < 2e-5 for f, e in zip(found, exact, strict=True))
+    transposed = wide.detach().transpose(0, 1)[24:56]  # (outputs, inputs) that do not lie as the C code reads them
+    alike = winograd.after_elu(x[..., :32], [transposed[:, :32]])
+    assert torch.equal(alike, winograd.after_elu(x[..., :32], [transposed[:, :32].contiguous()]))
+
+
+def test_extreme_and_undefined_inputs() -> None:
+    weight = torch.zeros(16, 16, 3, 3)
+    weight[:, :, 1, 1] = torch.eye(16)
+    values = torch.tensor([0.0, -0.0, -1e-30, -1e-7, -1e-3, -0.35, -1.0, -20.0, -87.0, -88.0, -1e30, 1e-30, 1.0, 50.0])
+    x = torch.zeros(16, 1, len(values), 16)
+    x[5, 0, :, 3] = values
+    found = winograd.after_elu(x, [weight])[5, 0, :, 3]
+    torch.testing.assert_close(found, elu(values), rtol=3e-6, atol=1e-12)
+    for bad in (float("nan"), float("inf")):
+        x[5, 0, 2, 3] = bad
+        y = winograd.after_elu(x, [weight])
+        assert not torch.isfinite(y[:, 0, 2, 3]).any() and torch.isfinite(y[:, 0, [0, 1, 3]]).all()
+
+
+@pytest.mark.parametrize("channels", [32, 64])
+@pytest.mark.parametrize("size", [4, 8])
+def test_a_block_of_maps_uses_it_and_keeps_them_channels_last(channels: int, size: int) -> None:
+    g = torch.Generator().manual_seed(0)
+    block = Residual(channels, channels, generator=g)
+    x = torch.randn(5, channels, size, size, generator=g).contiguous(memory_format=torch.channels_last).requires_grad_()
+    tensors = [x, *block.parameters()]
+    y = block(x)
+    assert y.is_contiguous(memory_format=torch.channels_last)
+    names = {type(node).__name__ for node in _nodes(y)}
+    assert "_InTheCacheBackward" in names
+    found = _with_gradients(y, tensors)
+    double = Residual(channels, channels).double()
+    double.load_state_dict({name: value.double() for name, value in block.state_dict().items()})
+    exact_x = x.detach().double().requires_grad_()
+    exact = _with_gradients(double(exact_x), [exact_x, *double.parameters()])
+    assert all(_error(f, e) < 1e-4 for f, e in zip(found, exact, strict=True))
+
+
+def _nodes(y: Tensor) -> Iterator[object]:
+    stack = [y.grad_fn]
+    while stack:
+        node = stack.pop()
+        if node is not None:
+            yield node
+            stack += [before for before, _ in node.next_functions]
+
+
+def test_convolutions_it_does_not_take_go_the_plain_way() -> None:
+    x = torch.randn(2, 64, 6, 6)
+    conv = Conv(64, 64)
+    torch.testing.assert_close(conv.after_elu(x), conv2d(elu(x), conv.weight, conv.bias, padding=1))
+    assert not winograd.in_the_cache(x.double(), [conv.weight.double()])
+    assert not winograd.in_the_cache(x, [torch.zeros(512, 512, 3, 3)])
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("shape", [(16, 1, 100, 32), (16, 3, 7, 20), (1, 5, 2, 4), (64, 2, 9, 64)])
+def test_excitation_in_one_pass_equals_the_layers(shape: tuple[int, int, int, int], number: int) -> None:
+    pixels, groups, rows, channels = shape
+    g = torch.Generator().manual_seed(sum(shape))
+    parts = [Excitation(channels, g) for _ in range(groups)]
+    for part in parts:
+        for parameter in part.parameters():
+            parameter.data = torch.randn(parameter.shape, generator=g)
+    f, skip = (torch.randn(shape, generator=g).requires_grad_() for _ in range(2))
+    parameters = [p for part in parts for p in part.parameters()]
+    with threads(number):
+        found = _with_gradients(excited(parts, f, skip), [f, skip, *parameters])
+    parts = [part.double() for part in parts]  # their parameters are new: the oracle is the layer on (rows, C, P, 1)
+    f, skip = (t.detach().double().requires_grad_() for t in (f, skip))
+    exact = [part(f[:, k].permute(1, 2, 0)[..., None])[..., 0].permute(2, 0, 1) for k, part in enumerate(parts)]
+    parameters = [p for part in parts for p in part.parameters()]
+    expected = _with_gradients(skip + torch.stack(exact, 1), [f, skip, *parameters])
+    assert all(_error(a, b) < 5e-6 for a, b in zip(found, expected, strict=True))
