@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from dvaepp.models import normal
 from dvaepp.models.noise import Noise
 from dvaepp.smoothing.base import Overlapping, Smoothing
-
-BOUND = 5.0  # means and log-deviations stay in (-5, 5), smoothly
 
 
 class Drawn(NamedTuple):
@@ -52,31 +51,21 @@ class Normal(Latent):
     parameters_per_unit = 2
 
     def sample(self, parameters: Tensor, noise: Noise, smoothing: Smoothing) -> Tensor:
-        return self._reparameterised(*self.moments(parameters), noise)
+        units = parameters.shape[1] // 2
+        return normal.sample(parameters, noise.normal_like(parameters[:, :units]))
 
     def kl(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
-        q_mean, q_log_sd = self.moments(q)
-        p_mean, p_log_sd = self.moments(p)
-        gap = torch.exp(-2 * p_log_sd) * (torch.exp(2 * q_log_sd) + (q_mean - p_mean) ** 2)
-        return (p_log_sd - q_log_sd + 0.5 * (gap - 1)).flatten(1).sum(1)
+        return normal.kl(q, p)
 
     def draw(self, parameters: Tensor, noise: Noise, smoothing: Smoothing | None) -> Drawn:
-        value = self._reparameterised(*self.moments(parameters), noise)
+        units = parameters.shape[1] // 2
+        value = normal.sample(parameters, noise.normal_like(parameters[:, :units]))
         return Drawn(value, value)
 
-    @staticmethod
-    def _reparameterised(mean: Tensor, log_sd: Tensor, noise: Noise) -> Tensor:
-        return mean + log_sd.exp() * noise.normal_like(mean)
-
     def log_prob(self, parameters: Tensor, scored: Tensor) -> Tensor:
-        mean, log_sd = self.moments(parameters)
+        mean, log_sd = normal.moments(parameters)
         each = -0.5 * ((scored - mean) * torch.exp(-log_sd)) ** 2 - log_sd - HALF_LOG_2PI
         return each.flatten(1).sum(1)
-
-    @staticmethod
-    def moments(parameters: Tensor) -> tuple[Tensor, Tensor]:
-        mean, log_sd = (BOUND * torch.tanh(parameters / BOUND)).chunk(2, 1)
-        return mean, log_sd
 
 
 class Bernoulli(Latent):

@@ -81,7 +81,7 @@ class LocalNetworks(nn.Module):
 
     def one(self, j: int, share: Share, h: Sequence[Tensor], size: int) -> Tensor:
         """Network j from its share of all shared channels and h_1 ... h_{j-1} (maps)."""
-        blocks = self._networks[j]
+        blocks = self._network(j)
         if h:
             before = torch.cat([to_pixels(group) for group in h], -1)
             first = _after_elu(before[:, None], [blocks[0].first.weight[:, self.shared :]])[:, 0]
@@ -98,7 +98,7 @@ class LocalNetworks(nn.Module):
             share = share.plus(self._share_of_h(before))
         first, skip = (part.unflatten(-1, (self.num_groups, -1)).transpose(1, 2).contiguous() for part in share)
         x = _after_first(self._blocks(0), first, skip)
-        for place in range(1, len(self._networks[0])):
+        for place in range(1, len(self._network(0))):
             x = _block(self._blocks(place), x)
         return [to_maps(group, size) for group in x.unbind(1)]
 
@@ -118,13 +118,12 @@ class LocalNetworks(nn.Module):
         weight = conv.weight[:, self.shared :]
         return pad(weight, (0, 0, 0, 0, 0, width - weight.shape[1]))
 
-    @property
-    def _networks(self) -> list[list[Residual]]:
-        return [[b for b in network.children() if isinstance(b, Residual)] for network in self.networks]
-
     def _blocks(self, place: int) -> list[Residual]:
         """The blocks at one place of all networks."""
-        return [blocks[place] for blocks in self._networks]
+        return [self._network(j)[place] for j in range(self.num_groups)]
+
+    def _network(self, j: int) -> list[Residual]:
+        return [block for block in self.networks[j].children() if isinstance(block, Residual)]
 
 
 def to_pixels(x: Tensor) -> Tensor:

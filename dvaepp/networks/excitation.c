@@ -5,7 +5,6 @@
    Rows are shared by threads; sums over rows are made per thread and added in the threads' order. */
 
 #include "fast_exp.h"
-#include <math.h>
 #include <omp.h>
 #include <stdlib.h>
 
@@ -39,7 +38,7 @@ static void forward_row(const job *j, int64_t g, int64_t row, const float *w1t, 
     for (int64_t p = 0; p < j->pixels; p++) add(mean, share, f + p * apart, c);
     memcpy(hidden, j->b1[g], 4 * q);
     for (int64_t i = 0; i < c; i++) add(hidden, mean[i], w1t + i * q, q);
-    for (int64_t i = 0; i < q; i++) hidden[i] = hidden[i] > 0 ? hidden[i] : expm1f(hidden[i]);
+    for (int64_t i = 0; i < q; i++) hidden[i] = hidden[i] > 0 ? hidden[i] : fast_expm1(hidden[i]);
     memcpy(s, j->b2[g], 4 * c);
     for (int64_t i = 0; i < q; i++) add(s, hidden[i], w2t + i * c, c);
     for (int64_t i = 0; i < c; i++) s[i] = s[i] == s[i] ? 1.0f / (1.0f + fast_exp(-s[i])) : s[i];

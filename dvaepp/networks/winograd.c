@@ -93,26 +93,6 @@ typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
 
 static inline vec choose(ivec mask, vec yes, vec no) { return (vec)(((ivec)yes & mask) | ((ivec)no & ~mask)); }
 
-/* e^x - 1 where x < 0: fast_exp.h's reduction, without the cancellation near zero */
-static inline vec elu(vec x) {
-    vec zero = {0}, low = zero - 87.0f;
-    vec t = choose(x < zero, x, zero);
-    t = choose(t < low, low, t);
-    vec n = t * 1.44269504f + 12582912.0f;
-    ivec bits = (ivec)n;
-    n -= 12582912.0f;
-    vec r = t - n * 0.693359375f + n * 2.12194440e-4f;
-    vec p = zero + 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r;
-    vec s = (vec)((bits - 0x4B400000 + 127) << 23);
-    return choose(x > zero, x, choose(x == x, p * s + (s - 1.0f), x));
-}
-
 /* The six transforms of a line; B', A', G' are those of the gradients. */
 #define LINE static inline __attribute__((always_inline)) void
 
@@ -283,8 +263,8 @@ static void activate(const job *j, int64_t g, int64_t first, int64_t last) {
     for (int64_t p = 0; p < pixels; p++)
         for (int64_t r = first; r < last; r++) {
             const float *x = j->x + p * j->x_pixel + g * j->x_group + r * j->x_row;
-            float *e = j->e + p * j->e_pixel + g * j->e_group + r * j->e_row;
-            for (int64_t c = 0; c < j->inputs; c += LANES) store(e + c, elu(load(x + c, j->inputs - c)), j->inputs - c);
+            float *restrict e = j->e + p * j->e_pixel + g * j->e_group + r * j->e_row;
+            for (int64_t c = 0; c < j->inputs; c++) e[c] = x[c] > 0 ? x[c] : fast_expm1(x[c]);
         }
 }
 
