@@ -14,11 +14,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import elu, linear, pad
+from torch.nn.functional import linear, pad
 
-from dvaepp.networks import winograd
-from dvaepp.networks.excitation import excited
-from dvaepp.networks.residual import Conv, Residual, convolve, residual
+from dvaepp.networks.grouped import after_elu, chain
+from dvaepp.networks.residual import Conv, Residual, residual
 
 BESIDE = 4  # groups whose first convolutions over h are one: products four times as wide for 1.2 times their work
 QUIET = 0.1  # initial scale of what a network's last block adds
@@ -84,12 +83,9 @@ class LocalNetworks(nn.Module):
         blocks = self._network(j)
         if h:
             before = torch.cat([to_pixels(group) for group in h], -1)
-            first = _after_elu(before[:, None], [blocks[0].first.weight[:, self.shared :]])[:, 0]
+            first = after_elu(before[:, None], [blocks[0].first.weight[:, self.shared :]])[:, 0]
             share = share.plus(Share(first, linear(before, _skip(blocks[0]).weight[:, self.shared :, 0, 0])))
-        x = _after_first(blocks[:1], *(part[:, None] for part in share))
-        for block in blocks[1:]:
-            x = _block([block], x)
-        return to_maps(x[:, 0], size)
+        return to_maps(chain([[block] for block in blocks], *(part[:, None] for part in share))[:, 0], size)
 
     def beside(self, share: Share, h: Sequence[Tensor], size: int) -> list[Tensor]:
         """All networks at once, given all h: the outputs of every group, maps."""
@@ -97,9 +93,7 @@ class LocalNetworks(nn.Module):
             before = torch.cat([to_pixels(group) for group in h[: self.num_groups - 1]], -1)
             share = share.plus(self._share_of_h(before))
         first, skip = (part.unflatten(-1, (self.num_groups, -1)).transpose(1, 2).contiguous() for part in share)
-        x = _after_first(self._blocks(0), first, skip)
-        for place in range(1, len(self._network(0))):
-            x = _block(self._blocks(place), x)
+        x = chain([self._blocks(place) for place in range(len(self._network(0)))], first, skip)
         return [to_maps(group, size) for group in x.unbind(1)]
 
     def _share_of_h(self, h: Tensor) -> Share:
@@ -136,37 +130,11 @@ def to_maps(x: Tensor, size: int) -> Tensor:
     return x.unflatten(0, (size, size)).permute(2, 3, 0, 1)
 
 
-def _after_elu(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None = None) -> Tensor:
-    """3x3 convolutions of ELU(x), (pixels, groups, rows, channels), with one kernel for each group."""
-    if winograd.fits(round(x.shape[0] ** 0.5)):
-        return winograd.after_elu(x, weights, biases)
-    alone = [None] * len(weights) if biases is None else [[bias] for bias in biases]
-    groups = zip(x.unbind(1), weights, alone, strict=True)
-    return torch.stack([_beside_after_elu(group, [weight], bias) for group, weight, bias in groups], 1)
-
-
 def _beside_after_elu(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None = None) -> Tensor:
     """3x3 convolutions of one ELU(x), (pixels, rows, channels), with several kernels: their outputs side by side."""
-    size, weight = round(x.shape[0] ** 0.5), torch.cat(list(weights))
+    weight = torch.cat(list(weights))
     bias = None if biases is None else torch.cat(list(biases))
-    if winograd.fits(size):
-        return winograd.after_elu(x[:, None], [weight], None if bias is None else [bias])[:, 0]
-    return to_pixels(convolve(to_maps(elu(x), size), weight, bias))
-
-
-def _block(blocks: Sequence[Residual], x: Tensor) -> Tensor:
-    """One block for each group of x (pixels, groups, rows, channels)."""
-    skip = x
-    if blocks[0].skip is not None:
-        weight = torch.stack([_skip(block).weight[:, :, 0, 0] for block in blocks])
-        skip = torch.matmul(x, weight.transpose(1, 2)) + torch.stack([_skip(block).bias for block in blocks])[:, None]
-    first = _after_elu(x, [block.first.weight for block in blocks], [block.first.bias for block in blocks])
-    return _after_first(blocks, first, skip)
-
-
-def _after_first(blocks: Sequence[Residual], first: Tensor, skip: Tensor) -> Tensor:
-    f = _after_elu(first, [block.second.weight for block in blocks], [block.second.bias for block in blocks])
-    return excited([block.excitation for block in blocks], f, skip)
+    return after_elu(x[:, None], [weight], None if bias is None else [bias])[:, 0]
 
 
 def _quieten(last: nn.Module) -> None:

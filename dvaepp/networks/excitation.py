@@ -5,11 +5,10 @@ import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import elu
 
 from dvaepp.compiled import Array, call, library
@@ -35,41 +34,50 @@ class Excitation(nn.Module):
         return f * torch.sigmoid(self.excite(hidden))[:, :, None, None]
 
 
-def excited(parts: Sequence[Excitation], f: Tensor, skip: Tensor) -> Tensor:
-    """skip + s · f on pixel-major activations (pixels, groups, rows, channels), one of `parts` for each group."""
-    weights = [[p.squeeze.weight, p.squeeze.bias, p.excite.weight, p.excite.bias] for p in parts]
-    tensors = [f, skip, *(w for group in weights for w in group)]
-    if all(t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors) and _compiled() is not None:
-        out: Tensor = _Excited.apply(f, skip, *(w for kind in zip(*weights, strict=True) for w in kind))
-        return out
-    w1, b1, w2, b2 = (torch.stack(kind) for kind in zip(*weights, strict=True))
+def excited(f: Tensor, skip: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    """skip + s · f on pixel-major activations (pixels, groups, rows, channels).
+
+    `parameters` are W₁ of every group, then b₁, W₂ and b₂ of every group, as `parameters_of` lists them.
+    """
+    w1, b1, w2, b2 = (torch.stack(list(kind)) for kind in _kinds(parameters, f.shape[1]))
     hidden = elu(torch.matmul(f.mean(0), w1.transpose(1, 2)) + b1[:, None])
     return torch.addcmul(skip, f, torch.sigmoid(torch.matmul(hidden, w2.transpose(1, 2)) + b2[:, None]))
 
 
-class _Excited(torch.autograd.Function):
-    """`excited` by excitation.c, from all W₁, then all b₁, W₂ and b₂."""
+def parameters_of(parts: Sequence[Excitation]) -> list[Tensor]:
+    layers = [[p.squeeze for p in parts], [p.excite for p in parts]]
+    return [tensor for row in layers for kind in ("weight", "bias") for tensor in (getattr(x, kind) for x in row)]
 
-    @staticmethod
-    def forward(ctx: Any, f: Tensor, skip: Tensor, *parameters: Tensor) -> Tensor:
-        f, skip, parameters = f.contiguous(), skip.contiguous(), tuple(p.contiguous() for p in parameters)
-        _, groups, rows, channels = f.shape
-        squeezed = len(parameters[0])
-        mean, s = f.new_empty(2, groups, rows, channels).unbind(0)
-        hidden, out = f.new_empty(groups, rows, squeezed), torch.empty_like(f)
-        _run("dvaepp_excite", f, parameters, mean, hidden, s, skip=skip, out=out)
-        ctx.save_for_backward(f, mean, hidden, s, *parameters)
-        return out
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor, ...]:
-        f, mean, hidden, s, *parameters = ctx.saved_tensors
-        dout, df, n = dout.contiguous(), torch.empty_like(f), f.shape[1]
-        found = [torch.empty_like(p) for p in parameters]
-        slopes = {name: found[i * n : (i + 1) * n] for i, name in enumerate(("dw1", "db1", "dw2", "db2"))}
-        _run("dvaepp_excite_backward", f, parameters, mean, hidden, s, dout=dout, df=df, **slopes)
-        return df, dout, *found
+def _kinds(parameters: Sequence[Tensor], groups: int) -> list[Sequence[Tensor]]:
+    return [parameters[i * groups : (i + 1) * groups] for i in range(4)]
+
+
+class Saved(NamedTuple):
+    """What `backward` takes: f, its mean over pixels, W₁'s activations, s."""
+
+    f: Tensor
+    mean: Tensor
+    hidden: Tensor
+    s: Tensor
+
+
+def forward(f: Tensor, skip: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, Saved]:
+    """`excited` by excitation.c."""
+    f, skip = f.contiguous(), skip.contiguous()
+    _, groups, rows, channels = f.shape
+    mean, s = f.new_empty(2, groups, rows, channels).unbind(0)
+    saved, out = Saved(f, mean, f.new_empty(groups, rows, len(parameters[0])), s), torch.empty_like(f)
+    _run("dvaepp_excite", saved, parameters, skip=skip, out=out)
+    return out, saved
+
+
+def backward(dout: Tensor, saved: Saved, parameters: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """The gradients of f and of the parameters; that of the skip is dout."""
+    df, found = torch.empty_like(saved.f), [torch.empty_like(p) for p in parameters]
+    slopes = dict(zip(("dw1", "db1", "dw2", "db2"), _kinds(found, saved.f.shape[1]), strict=True))
+    _run("dvaepp_excite_backward", saved, parameters, dout=dout.contiguous(), df=df, **slopes)
+    return df, found
 
 
 class _Job(ctypes.Structure):
@@ -82,15 +90,17 @@ class _Job(ctypes.Structure):
     ] + [(name, ctypes.c_int64) for name in ("pixels", "groups", "rows", "channels", "squeezed")]
 
 
-def _run(
-    function: str, f: Tensor, parameters: Sequence[Tensor], mean: Tensor, hidden: Tensor, s: Tensor, **arrays: Array
-) -> None:
-    pixels, groups, rows, channels = f.shape
-    job = _Job(pixels=pixels, groups=groups, rows=rows, channels=channels, squeezed=hidden.shape[-1])
-    kinds = {name: parameters[i * groups : (i + 1) * groups] for i, name in enumerate(("w1", "b1", "w2", "b2"))}
+def _run(function: str, saved: Saved, parameters: Sequence[Tensor], **arrays: Array) -> None:
+    pixels, groups, rows, channels = saved.f.shape
+    job = _Job(pixels=pixels, groups=groups, rows=rows, channels=channels, squeezed=saved.hidden.shape[-1])
+    kinds = dict(zip(("w1", "b1", "w2", "b2"), _kinds(parameters, groups), strict=True))
     compiled = _compiled()
     assert compiled is not None
-    call(getattr(compiled, function), job, f=f, mean=mean, hidden=hidden, s=s, **kinds, **arrays)
+    call(getattr(compiled, function), job, **saved._asdict(), **kinds, **arrays)
+
+
+def compiled() -> bool:
+    return _compiled() is not None
 
 
 @cache

@@ -122,14 +122,12 @@ def in_the_cache(x: Tensor, weights: Sequence[Tensor]) -> bool:
 
 
 class _InTheCache(torch.autograd.Function):
-    """`after_elu` by winograd.c. Results are laid out like x, so that maps in and out of it stay channels-last."""
+    """`after_elu` by winograd.c."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, biased: bool, *parameters: Tensor) -> Tensor:
-        x, groups = _dense_channels(x), x.shape[1]
-        weights, biases = _alike(parameters[:groups]), [b.contiguous() for b in parameters[groups:]]
-        active, y = _like(x, x.shape[-1]), _like(x, len(weights[0]))
-        _run("dvaepp_convolve", x, active, y, weights, e=active, y=y, bias=biases)
+        groups = x.shape[1]
+        y, active, weights = forward(x, parameters[:groups], parameters[groups:])
         ctx.save_for_backward(active, *weights)
         ctx.biased = biased
         return y
@@ -138,15 +136,36 @@ class _InTheCache(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         active, *weights = ctx.saved_tensors
-        dy, dx = _dense_channels(dy), None
-        if ctx.needs_input_grad[0]:
-            dx = torch.empty_like(active)
-            if len(active) > TILE**2:
-                dx.zero_()  # what windows of several tiles give is added up
-        dw = [w.new_empty(w.shape) for w in weights] if any(ctx.needs_input_grad[2:]) else []
-        dbias = [w.new_empty(len(w)) for w in weights] if ctx.biased else []
-        _run("dvaepp_convolve_backward", active, active, dy, weights, e=active, dx=dx, dy=dy, dw=dw, dbias=dbias)
-        return dx, None, *(dw or [None] * len(weights)), *dbias
+        wanted = ctx.needs_input_grad
+        dx, dw, dbias = backward(dy, active, weights, wanted[0], any(wanted[2:]), ctx.biased)
+        nothing: list[Tensor | None] = [None] * len(weights)
+        return dx, None, *(dw or nothing), *dbias
+
+
+def forward(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """y of `after_elu` by winograd.c, with what `backward` takes: ELU(x) and the weights as they were used.
+
+    Results are laid out like x, so that maps in and out of it stay channels-last.
+    """
+    x, weights = _dense_channels(x), _alike(weights)
+    active, y = _like(x, x.shape[-1]), _like(x, len(weights[0]))
+    _run("dvaepp_convolve", x, active, y, weights, e=active, y=y, bias=[b.contiguous() for b in biases])
+    return y, active, weights
+
+
+def backward(
+    dy: Tensor, active: Tensor, weights: Sequence[Tensor], for_x: bool, for_weights: bool, for_biases: bool
+) -> tuple[Tensor | None, list[Tensor], list[Tensor]]:
+    """The gradients of x, weights and biases."""
+    dy, dx = _dense_channels(dy), None
+    if for_x:
+        dx = torch.empty_like(active)
+        if len(active) > TILE**2:
+            dx.zero_()  # what windows of several tiles give is added up
+    dw = [w.new_empty(w.shape) for w in weights] if for_weights else []
+    dbias = [w.new_empty(len(w)) for w in weights] if for_biases else []
+    _run("dvaepp_convolve_backward", active, active, dy, weights, e=active, dx=dx, dy=dy, dw=dw, dbias=dbias)
+    return dx, dw, dbias
 
 
 def _like(x: Tensor, channels: int) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, elu
 
-from dvaepp.networks import excitation, winograd
+from dvaepp.networks import excitation, grouped, winograd
 from dvaepp.networks.excitation import Excitation, excited
 from dvaepp.networks.residual import Conv, Residual
 
@@ -207,12 +207,60 @@ def test_excitation_in_one_pass_equals_the_layers(shape: tuple[int, int, int, in
         for parameter in part.parameters():
             parameter.data = torch.randn(parameter.shape, generator=g)
     f, skip = (torch.randn(shape, generator=g).requires_grad_() for _ in range(2))
-    parameters = [p for part in parts for p in part.parameters()]
-    with threads(number):
-        found = _with_gradients(excited(parts, f, skip), [f, skip, *parameters])
+    with threads(number), torch.no_grad():
+        out, saved = excitation.forward(f, skip, excitation.parameters_of(parts))
+        direction = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+        df, slopes = excitation.backward(direction, saved, excitation.parameters_of(parts))
+    found = [out, df, direction, *slopes]
     parts = [part.double() for part in parts]  # their parameters are new: the oracle is the layer on (rows, C, P, 1)
     f, skip = (t.detach().double().requires_grad_() for t in (f, skip))
     exact = [part(f[:, k].permute(1, 2, 0)[..., None])[..., 0].permute(2, 0, 1) for k, part in enumerate(parts)]
-    parameters = [p for part in parts for p in part.parameters()]
+    parameters = excitation.parameters_of(parts)
     expected = _with_gradients(skip + torch.stack(exact, 1), [f, skip, *parameters])
     assert all(_error(a, b) < 5e-6 for a, b in zip(found, expected, strict=True))
+    plain = excited(f, skip, parameters)
+    torch.testing.assert_close(plain, expected[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("size", [4, 8])
+def test_a_chain_is_one_node_and_equals_its_blocks(groups: int, size: int) -> None:
+    """Blocks that keep, narrow and widen their channels, in float32 against the same code of torch in float64."""
+    g = torch.Generator().manual_seed(0)
+    widths = [(8, 32), (32, 32), (32, 20), (20, 48)]
+    networks = [[Residual(a, b, generator=g, project=not i) for i, (a, b) in enumerate(widths)] for _ in range(groups)]
+    parameters = [p for network in networks for block in network for p in block.parameters()]
+    used = [p for network in networks for i, block in enumerate(network) for p in _after_first(block, i)]
+    first, skip = (torch.randn(size * size, groups, 6, 32, generator=g).requires_grad_() for _ in range(2))
+    blocks = [list(place) for place in zip(*networks, strict=True)]
+    y = grouped.chain(blocks, first, skip)
+    assert type(y.grad_fn).__name__ == "_ChainBackward"
+    found = _with_gradients(y, [first, skip, *used])
+    for parameter in parameters:
+        parameter.data = parameter.data.double()
+    exact = [t.detach().double().requires_grad_() for t in (first, skip)]
+    expected = _with_gradients(_block_by_block(networks, *exact), [*exact, *used])
+    assert all(_error(a, b) < 1e-4 for a, b in zip(found, expected, strict=True))
+    torch.testing.assert_close(grouped.chain(blocks, *exact).detach(), expected[0], rtol=0, atol=1e-10)
+
+
+def _after_first(block: Residual, place: int) -> list[torch.nn.Parameter]:
+    unused = [*block.first.parameters(), *(block.skip.parameters() if block.skip else [])] if place == 0 else []
+    return [p for p in block.parameters() if all(p is not other for other in unused)]
+
+
+def _block_by_block(networks: list[list[Residual]], first: Tensor, skip: Tensor) -> Tensor:
+    """Every group's network on maps, by the layers of its blocks."""
+    found = []
+    for k, (block, *others) in enumerate(networks):
+        maps = [_maps(part[:, k]) for part in (first, skip)]
+        y = maps[1] + block.excitation(block.second(elu(maps[0])))
+        for other in others:
+            y = other(y)
+        found.append(y.permute(2, 3, 0, 1).flatten(0, 1))
+    return torch.stack(found, 1)
+
+
+def _maps(x: Tensor) -> Tensor:
+    size = round(len(x) ** 0.5)
+    return x.unflatten(0, (size, size)).permute(2, 3, 0, 1)
