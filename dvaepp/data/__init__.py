@@ -1,6 +1,6 @@
 """Data sets: one file holds one, found by looking. The file's stem is the name.
 
-It has `FILES`, the `SHAPE` of an image and `read(found)`.
+It has `FILES`, the `SHAPE` of an image, the `SIZES` of the training, validation and test sets, and `read(found)`.
 """
 
 import difflib
@@ -14,7 +14,19 @@ from dvaepp.data import store
 from dvaepp.data.base import DataError, Dataset, File, subset
 from dvaepp.errors import UsageError
 
-__all__ = ["DataError", "Dataset", "File", "check", "describe", "fetch", "image_shape", "load", "names", "subset"]
+__all__ = [
+    "DataError",
+    "Dataset",
+    "File",
+    "check",
+    "describe",
+    "fetch",
+    "image_shape",
+    "load",
+    "names",
+    "sizes",
+    "subset",
+]
 
 
 def names() -> list[str]:
@@ -31,6 +43,12 @@ def image_shape(name: str) -> tuple[int, int, int]:
     """Channels, height and width of a data set's images, without reading them."""
     shape: tuple[int, int, int] = _member(name).SHAPE
     return shape
+
+
+def sizes(name: str) -> tuple[int, int, int]:
+    """Training, validation and test images of a data set, without reading them."""
+    found: tuple[int, int, int] = _member(name).SIZES
+    return found
 
 
 def load(name: str, data_dir: Path | str | None = None, path: Path | str | None = None) -> Dataset:

@@ -14,6 +14,7 @@ FILES = [
 ]
 
 SHAPE = (1, 28, 28)
+SIZES = (4100, 2264, 2307)
 
 
 def read(found: list[Found]) -> Dataset:

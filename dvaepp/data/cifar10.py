@@ -58,6 +58,7 @@ FILES = [
 
 NUM_TRAIN = 45000
 SHAPE = (3, 32, 32)
+SIZES = (45000, 5000, 10000)
 
 
 def _records(content: bytes) -> tuple[Pixels, Tensor]:

@@ -42,6 +42,7 @@ FILES = [
 
 NUM_TRAIN = 50000
 SHAPE = (1, 28, 28)
+SIZES = (50000, 10000, 10000)
 
 
 def read(found: list[Found]) -> Dataset:

@@ -35,6 +35,7 @@ FILES = [
 ]
 
 SHAPE = (1, 28, 28)
+SIZES = (50000, 10000, 10000)
 
 
 def read(found: list[Found]) -> Dataset:

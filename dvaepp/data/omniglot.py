@@ -28,6 +28,7 @@ FILES = [
 
 NUM_TRAIN = 23000
 SHAPE = (1, 28, 28)
+SIZES = (23000, 1345, 8070)
 
 
 def read(found: list[Found]) -> Dataset:

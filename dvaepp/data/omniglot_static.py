@@ -8,6 +8,7 @@ from dvaepp.data.store import Found
 
 FILES = omniglot.FILES
 SHAPE = omniglot.SHAPE
+SIZES = omniglot.SIZES
 
 
 def read(found: list[Found]) -> Dataset:

@@ -7,6 +7,7 @@ four (at least 4) and keeps every module, the 16 groups and the RBM.
 
 from typing import Any, Literal
 
+from dvaepp import data
 from dvaepp.errors import UsageError
 from dvaepp.recipes.schema import (
     Chains,
@@ -22,15 +23,6 @@ from dvaepp.recipes.schema import (
 
 EPOCHS = 400
 BATCH = 100
-TRAINING_IMAGES = {
-    "mnist_static": 50_000,
-    "mnist_dynamic": 50_000,
-    "omniglot": 23_000,
-    "omniglot_static": 23_000,
-    "caltech": 4_100,
-    "cifar10": 45_000,
-    "demo": 4_000,
-}
 OMNIGLOT: dict[str, Any] = {}  # the defaults of the schema
 CALTECH: dict[str, Any] = {
     "down1": ("8d", "8d"),
@@ -64,8 +56,6 @@ def _recipe(
     beta: float | None = None,
     **model: Any,
 ) -> Recipe:
-    if dataset not in TRAINING_IMAGES:
-        raise UsageError(f"no data set called {dataset!r}; there are {', '.join(TRAINING_IMAGES)}")
     if size not in ("paper", "small"):
         raise UsageError(f"size is paper or small, got {size!r}")
     conditional = "mnist" not in dataset and dataset != "demo"
@@ -80,7 +70,7 @@ def _recipe(
         optimizer=Optimizer(name="adamax", learning_rate=1e-3, epsilon=1e-8, plateau=Plateau()),
         chains=Chains(num_chains=100, num_sweeps=40),
         training=Training(
-            steps=EPOCHS * (TRAINING_IMAGES[dataset] // BATCH),
+            steps=EPOCHS * (data.sizes(dataset)[0] // BATCH),
             batch_size=BATCH,
             objective=objective,
             kl_warmup=0.3,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dvaepp import data
 from dvaepp.reproduction import paper, records
 from dvaepp.reproduction.paper import Cell
 from dvaepp.reproduction.records import Record
@@ -49,18 +50,9 @@ def ours(cell: Cell, found: Sequence[Record], scale: float | None = None) -> Our
         one *= mine[0].bits_per_dim / abs(mine[0].log_likelihood)
     spread = statistics.stdev(values) if len(values) > 1 else one
     small = mine[0]
-    subset = small.num_images < TEST_IMAGES.get(small.dataset.removesuffix(" (stand-in)"), 0)
+    name = small.dataset.removesuffix(" (stand-in)")
+    subset = name in data.names() and small.num_images < data.sizes(name)[-1]
     return Ours(statistics.mean(values), spread, len(values), small.scale, small.num_samples, small.size, subset)
-
-
-TEST_IMAGES = {
-    "mnist_static": 10_000,
-    "mnist_dynamic": 10_000,
-    "omniglot": 8_070,
-    "omniglot_static": 8_070,
-    "caltech": 2_307,
-    "cifar10": 10_000,
-}
 
 
 def theirs(cell: Cell) -> str:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dvaepp.data import describe, load, names, subset
+from dvaepp.data import sizes as data_sizes
 from dvaepp.data.base import Dataset
 from dvaepp.errors import UsageError
 from tests.data.conftest import loaded
@@ -52,7 +53,7 @@ def test_unknown_names_offer_the_nearest(name: str, near: str) -> None:
 def test_splits_have_the_published_sizes_and_labels(name: str, real: Path) -> None:
     data = loaded(name)
     sizes = tuple(len(data.split(split)) for split in ("train", "validation", "test"))
-    assert sizes == SIZES[name]
+    assert sizes == SIZES[name] == data_sizes(name)
     assert tuple(data.train.shape[1:]) == data.image_shape
     assert data.likelihood == ("logistic_mixture" if name == "cifar10" else "bernoulli")
     assert data.dynamic == (name in DYNAMIC)
