@@ -41,8 +41,7 @@ def log_likelihood(
 
 def _log_weights(model: DVAE, x: Tensor, encoded: Encoded, k: int, smoothing: Smoothing | None, noise: Noise) -> Tensor:
     """log w up to log Z, (k, batch)."""
-    again = Encoded(encoded.top.repeat(k, 1), encoded.share.repeated(k))
-    q = Posterior(model, again, noise, smoothing, exact=True)
+    q = Posterior(model, encoded.repeated(k), noise, smoothing, exact=True)
     drawn = model.top_down(q, k * len(x))
     log_w = model.decoder(drawn.features, model.canvas.pad(x).repeat(k, 1, 1, 1))
     z = [group.scored for group in drawn.zeta]

@@ -17,7 +17,7 @@ from dvaepp.errors import UsageError
 from dvaepp.models.decoder import Canvas, Decoder
 from dvaepp.models.latents import LATENTS, Drawn, Latent
 from dvaepp.models.likelihoods import LIKELIHOODS
-from dvaepp.models.local import LocalNetworks, Share
+from dvaepp.models.local import Cut, LocalNetworks, Share
 from dvaepp.models.noise import Noise
 from dvaepp.networks.norm import BatchNorm
 from dvaepp.networks.residual import factor, parse, residual
@@ -45,10 +45,15 @@ class Architecture(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """What q needs of images: features for the global networks, and the local networks' share of their maps."""
+    """What q needs of images: features for the global networks, the local networks and their share of the maps."""
 
     top: Tensor
+    local: Cut
     share: Share
+
+    def repeated(self, times: int) -> "Encoded":
+        """The images again and again."""
+        return Encoded(self.top.repeat(times, 1), self.local, self.share.repeated(times))
 
 
 class TopDown(NamedTuple):
@@ -113,14 +118,14 @@ class DVAE(nn.Module):
             return residual(inputs, blocks, generator)
 
         self.resolution = round(a.image_size * factor(a.down1))
-        self.local_channels = parse(a.down1[-1])[0]
+        features = parse(a.down1[-1])[0]
         top = parse(a.down2[-1])[0] * round(self.resolution * factor(a.down2)) ** 2
         self.input_norm = BatchNorm(channels)
-        self.down1, self.norm1 = chain(channels, a.down1), BatchNorm(self.local_channels)
+        self.down1, self.norm1 = chain(channels, a.down1), BatchNorm(features)
         up = parse(a.upsample[-1])[0]
         self.prior: RBM | None = None
         if self.group_sizes:
-            self.down2, self.norm2 = chain(self.local_channels, a.down2), BatchNorm(parse(a.down2[-1])[0])
+            self.down2, self.norm2 = chain(features, a.down2), BatchNorm(parse(a.down2[-1])[0])
             per_unit = self.global_latent.parameters_per_unit
             self.encoders = nn.ModuleList(
                 Selu(top + sum(self.group_sizes[:i]), per_unit * size, a.dense, generator=generator)
@@ -136,7 +141,7 @@ class DVAE(nn.Module):
         elif global_kind == "normal":
             self.register_buffer("prior_parameters", torch.zeros(2 * global_units))
         last = str(local_channels * self.local_latent.parameters_per_unit)
-        self.q = LocalNetworks(self.local_channels + up, local_channels, local_groups, [*a.posterior, last], generator)
+        self.q = LocalNetworks(features + up, local_channels, local_groups, [*a.posterior, last], generator)
         self.p = LocalNetworks(up, local_channels, local_groups, [*a.prior, last], generator)
         self.decoder = Decoder(
             up + local_groups * local_channels,
@@ -162,7 +167,8 @@ class DVAE(nn.Module):
         """Of images (rows, channels, height, width)."""
         features = self.norm1(self.down1(self.input_norm(self.canvas.pad(x)).contiguous(memory_format=NHWC)))
         top = self.norm2(self.down2(features)).flatten(1) if self.group_sizes else features.flatten(1)
-        return Encoded(top, self.q.share(features))
+        local = self.q.cut(features.shape[1], self.q.shared - features.shape[1])
+        return Encoded(top, local, local.share(features))
 
     def posterior_parameters(self, encoded: Encoded, before: Sequence[Tensor]) -> Tensor:
         """Of q(z_a|x, ζ_<a), the group after `before`."""
@@ -188,7 +194,8 @@ class DVAE(nn.Module):
 
     def local_priors(self, up: Tensor, h: Sequence[Tensor]) -> list[Tensor]:
         """Parameters of p(h_j|ζ, h_<j) for all j, given all h."""
-        return self.p.beside(self.p.share(up), h, self.resolution)
+        p = self.p.cut(up.shape[1])
+        return p.beside(p.share(up), h, self.resolution)
 
     def global_priors(self) -> list[Tensor]:
         """Parameters of factorial global priors, (1, per unit · units) for each group; normal ones are N(0, I)."""
@@ -215,11 +222,11 @@ class Posterior:
         return self._draw(self.model.global_latent, self.global_parameters[-1])
 
     def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn:
+        q = self.encoded.local
         if self._shares is None:
-            q = self.model.q
-            self._shares = q.split(self.encoded.share.plus(q.share(up, self.model.local_channels)))
+            self._shares = q.split(self.encoded.share.plus(q.share(up, 1)))
         j = len(before)
-        self.local_parameters.append(self.model.q.one(j, self._shares[j], before, self.model.resolution))
+        self.local_parameters.append(q.one(j, self._shares[j], before, self.model.resolution))
         return self._draw(self.model.local_latent, self.local_parameters[-1])
 
     def _draw(self, latent: Latent, parameters: Tensor) -> Drawn:
@@ -243,7 +250,8 @@ class Prior:
 
     def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn:
         if self._shares is None:
-            self._shares = self.model.p.split(self.model.p.share(up))
+            self._cut = self.model.p.cut(up.shape[1])
+            self._shares = self._cut.split(self._cut.share(up))
         j = len(before)
-        parameters = self.model.p.one(j, self._shares[j], before, self.model.resolution)
+        parameters = self._cut.one(j, self._shares[j], before, self.model.resolution)
         return self.model.local_latent.draw(parameters, self.noise, self.smoothing)

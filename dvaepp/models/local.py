@@ -61,63 +61,71 @@ class LocalNetworks(nn.Module):
         outputs: Tensor = self.networks[j](torch.cat([shared, *h], 1))
         return outputs
 
-    def share(self, x: Tensor, start: int = 0) -> Share:
-        """Of channels `start` .. of `shared`, for all groups side by side; the first channels bring the biases."""
-        blocks = self._blocks(0)
-        stop = start + x.shape[1]
-        firsts, skips = [block.first for block in blocks], [_skip(block) for block in blocks]
+    def cut(self, *parts: int) -> "Cut":
+        """For one pass: `shared` comes in parts of these channels."""
+        return Cut([[b for b in network.children() if isinstance(b, Residual)] for network in self.networks], parts)
+
+
+class Cut:
+    """Networks of a pass, whose first convolutions are cut into those of each part of `shared` and of all h before.
+
+    All cuts of a kernel are made at once: each by itself would bring back a gradient of the whole kernel's size.
+    """
+
+    def __init__(self, networks: Sequence[Sequence[Residual]], parts: Sequence[int]) -> None:
+        self.networks = networks
+        self.first_bias: list[Tensor] = [blocks[0].first.bias for blocks in networks]
+        self.skip_bias: list[Tensor] = [_skip(blocks[0]).bias for blocks in networks]
+        self.first: list[Sequence[Tensor]] = []
+        self.skip: list[Sequence[Tensor]] = []
+        for blocks in networks:
+            weight = blocks[0].first.weight
+            sizes = [*parts, weight.shape[1] - sum(parts)]
+            self.first.append(weight.split(sizes, 1))
+            self.skip.append(_skip(blocks[0]).weight.flatten(1).split(sizes, 1))
+
+    def share(self, x: Tensor, part: int = 0) -> Share:
+        """Of a part of `shared`, for all groups side by side; the first brings the biases."""
         x = to_pixels(x)
-        biases = [conv.bias for conv in firsts] if start == 0 else None
-        first = _beside_after_elu(x, [conv.weight[:, start:stop] for conv in firsts], biases)
-        bias = torch.cat([conv.bias for conv in skips]) if start == 0 else None
-        skip = linear(x, torch.cat([conv.weight[:, start:stop, 0, 0] for conv in skips]), bias)
-        return Share(first, skip)
+        first = _beside_after_elu(x, [pieces[part] for pieces in self.first], self.first_bias if part == 0 else None)
+        skip = torch.cat([pieces[part] for pieces in self.skip])
+        return Share(first, linear(x, skip, torch.cat(self.skip_bias) if part == 0 else None))
 
     def split(self, share: Share) -> list[Share]:
         """The groups of a share, each with its channels together again."""
-        firsts, skips = ([piece.contiguous() for piece in part.chunk(self.num_groups, -1)] for part in share)
+        firsts, skips = ([piece.contiguous() for piece in part.chunk(len(self.networks), -1)] for part in share)
         return [Share(first, skip) for first, skip in zip(firsts, skips, strict=True)]
 
     def one(self, j: int, share: Share, h: Sequence[Tensor], size: int) -> Tensor:
-        """Network j from its share of all shared channels and h_1 ... h_{j-1} (maps)."""
-        blocks = self._network(j)
+        """Network j from its share of all of `shared` and h_1 ... h_{j-1} (maps)."""
         if h:
             before = torch.cat([to_pixels(group) for group in h], -1)
-            first = after_elu(before[:, None], [blocks[0].first.weight[:, self.shared :]])[:, 0]
-            share = share.plus(Share(first, linear(before, _skip(blocks[0]).weight[:, self.shared :, 0, 0])))
-        return to_maps(chain([[block] for block in blocks], *(part[:, None] for part in share))[:, 0], size)
+            first = after_elu(before[:, None], [self.first[j][-1]])[:, 0]
+            share = share.plus(Share(first, linear(before, self.skip[j][-1])))
+        blocks = [[block] for block in self.networks[j]]
+        return to_maps(chain(blocks, *(part[:, None] for part in share))[:, 0], size)
 
     def beside(self, share: Share, h: Sequence[Tensor], size: int) -> list[Tensor]:
         """All networks at once, given all h: the outputs of every group, maps."""
-        if self.num_groups > 1:
-            before = torch.cat([to_pixels(group) for group in h[: self.num_groups - 1]], -1)
-            share = share.plus(self._share_of_h(before))
-        first, skip = (part.unflatten(-1, (self.num_groups, -1)).transpose(1, 2).contiguous() for part in share)
-        x = chain([self._blocks(place) for place in range(len(self._network(0)))], first, skip)
+        groups = len(self.networks)
+        if groups > 1:
+            share = share.plus(self._share_of_h(torch.cat([to_pixels(group) for group in h[: groups - 1]], -1)))
+        first, skip = (part.unflatten(-1, (groups, -1)).transpose(1, 2).contiguous() for part in share)
+        x = chain(list(zip(*self.networks, strict=True)), first, skip)
         return [to_maps(group, size) for group in x.unbind(1)]
 
     def _share_of_h(self, h: Tensor) -> Share:
+        """Some groups at a time, as wide as the widest of them: zeros stand for the h that a group must not see."""
         parts = []
-        for begin in range(0, self.num_groups, BESIDE):
-            blocks = self._blocks(0)[begin : begin + BESIDE]
-            width = (begin + len(blocks) - 1) * self.channels
+        for begin in range(0, len(self.networks), BESIDE):
+            firsts = [pieces[-1] for pieces in self.first[begin : begin + BESIDE]]
+            skips = [pieces[-1] for pieces in self.skip[begin : begin + BESIDE]]
+            width = firsts[-1].shape[1]
             seen = h[..., :width]
-            first = _beside_after_elu(seen, [self._widened(block.first, width) for block in blocks])
-            skip = torch.cat([self._widened(_skip(block), width) for block in blocks])
-            parts.append(Share(first, linear(seen, skip[:, :, 0, 0])))
+            first = _beside_after_elu(seen, [pad(w, (0, 0, 0, 0, 0, width - w.shape[1])) for w in firsts])
+            skip = torch.cat([pad(w, (0, width - w.shape[1])) for w in skips])
+            parts.append(Share(first, linear(seen, skip)))
         return Share(*(torch.cat(pieces, -1) for pieces in zip(*parts, strict=True)))
-
-    def _widened(self, conv: Conv, width: int) -> Tensor:
-        """A first convolution's weights over h, with zeros for the groups it must not see."""
-        weight = conv.weight[:, self.shared :]
-        return pad(weight, (0, 0, 0, 0, 0, width - weight.shape[1]))
-
-    def _blocks(self, place: int) -> list[Residual]:
-        """The blocks at one place of all networks."""
-        return [self._network(j)[place] for j in range(self.num_groups)]
-
-    def _network(self, j: int) -> list[Residual]:
-        return [block for block in self.networks[j].children() if isinstance(block, Residual)]
 
 
 def to_pixels(x: Tensor) -> Tensor:

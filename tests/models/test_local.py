@@ -1,11 +1,13 @@
 """Networks of the local groups: their faster forms are the networks as the paper draws them, group after group."""
 
+from functools import reduce
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dvaepp.models.local import LocalNetworks, Share
+from dvaepp.models.local import Cut, LocalNetworks, Share
 
 SHARED, CHANNELS = 5, 2
 
@@ -46,15 +48,16 @@ def _written_out(networks: LocalNetworks, j: int, x: Tensor) -> Tensor:
     return x
 
 
-def _one_after_another(networks: LocalNetworks, share: Share, h: list[Tensor], size: int) -> Tensor:
+def _one_after_another(cut: Cut, share: Share, h: list[Tensor], size: int) -> Tensor:
     """As a pass that draws h group by group."""
-    shares = networks.split(share)
-    return torch.cat([networks.one(j, shares[j], h[:j], size) for j in range(networks.num_groups)], 1)
+    shares = cut.split(share)
+    return torch.cat([cut.one(j, shares[j], h[:j], size) for j in range(len(shares))], 1)
 
 
-def _beside(networks: LocalNetworks, share: Share, h: list[Tensor], size: int) -> list[Tensor]:
+def _beside(networks: LocalNetworks, shared: Tensor, h: list[Tensor], size: int) -> list[Tensor]:
     """As a pass that knows all h."""
-    return networks.beside(share, h, size)
+    cut = networks.cut(shared.shape[1])
+    return cut.beside(cut.share(shared), h, size)
 
 
 CASES = [
@@ -74,16 +77,18 @@ def test_the_faster_forms_equal_network_after_network(num_groups: int, blocks: t
     networks = _networks(num_groups, blocks)
     shared, h = _inputs(num_groups, size)
     wanted = [shared, *h, *networks.parameters()]
-    cut = SHARED - 2  # as the posterior does: features of x first, ζ scaled up second
 
-    def in_two() -> Share:
-        return networks.share(shared[:, :cut]).plus(networks.share(shared[:, cut:], cut))
+    def in_parts(*parts: int) -> Tensor:
+        """As the posterior does: features of x first, ζ scaled up second."""
+        cut = networks.cut(*parts)
+        first, *others = (cut.share(x, part) for part, x in enumerate(shared.split(parts, 1)))
+        return _one_after_another(cut, reduce(Share.plus, others, first), h, size)
 
     forms = {
         "plain": lambda: torch.cat([networks.plain(j, shared, h[:j]) for j in range(num_groups)], 1),
-        "beside": lambda: torch.cat(_beside(networks, networks.share(shared), h, size), 1),
-        "one": lambda: _one_after_another(networks, networks.share(shared), h, size),
-        "one, shared in two parts": lambda: _one_after_another(networks, in_two(), h, size),
+        "beside": lambda: torch.cat(_beside(networks, shared, h, size), 1),
+        "one": lambda: in_parts(SHARED),
+        "one, shared in two parts": lambda: in_parts(SHARED - 2, 2),
     }
     expected = torch.cat([_written_out(networks, j, torch.cat([shared, *h[:j]], 1)) for j in range(num_groups)], 1)
     truth = _gradients(expected, wanted)
@@ -98,7 +103,7 @@ def test_the_faster_forms_equal_network_after_network(num_groups: int, blocks: t
 def test_beside_group_j_depends_on_earlier_h_and_on_no_other() -> None:
     networks = _networks(6, ("4", "3"))
     shared, h = _inputs(6, 4)
-    for j, output in enumerate(_beside(networks, networks.share(shared), h, 4)):
+    for j, output in enumerate(_beside(networks, shared, h, 4)):
         gradients = torch.autograd.grad(output.sum(), h, allow_unused=True, retain_graph=True)
         reaches = [g is not None and bool(g.abs().max() > 0) for g in gradients]
         assert reaches == [k < j for k in range(6)], j
