@@ -29,10 +29,18 @@ class Ours(NamedTuple):
 
     @property
     def text(self) -> str:
+        return f"{self.number} ({self.provenance})"
+
+    @property
+    def number(self) -> str:
         sign = "±" if self.seeds > 1 else "± se"
+        return f"{self.value:.2f} {sign} {self.spread:.2f}"
+
+    @property
+    def provenance(self) -> str:
         marks = [f"scale {self.scale:.2g}", f"K {self.num_samples}", f"{self.seeds} seed{'s' * (self.seeds > 1)}"]
         marks += ["small"] * (self.size == "small") + ["subset of test"] * self.subset
-        return f"{self.value:.2f} {sign} {self.spread:.2f} ({', '.join(marks)})"
+        return ", ".join(marks)
 
 
 def ours(cell: Cell, found: Sequence[Record], scale: float | None = None) -> Ours | None:
@@ -79,7 +87,10 @@ def markdown(table: str, found: Sequence[Record]) -> str:
 
 def _both(cell: Cell, found: Sequence[Record]) -> str:
     mine = ours(cell, found)
-    return f"paper {theirs(cell)}" + (f"<br>ours {mine.text}" if mine else "")
+    lines = [f"paper {theirs(cell)}"]
+    if mine:
+        lines += [f"ours {mine.number}", f"({mine.provenance})"]
+    return "<br>".join(line.replace(" ± ", "&nbsp;±&nbsp;").replace("se ", "se&nbsp;") for line in lines)
 
 
 def terminal(table: str, found: Sequence[Record]) -> None:
@@ -147,7 +158,11 @@ def _verdict(pairs: Sequence[tuple[Cell, Cell]], found: Sequence[Record], equal:
             missing += 1
             continue
         difference, error = compared
-        text = f"{better.name.removeprefix('table2/')} - {worse.name.split('/')[1]} = {difference:+.2f} ± {error:.2f}"
+        if better.row == worse.row:
+            what = f"{better.row}: {better.column} - {worse.column}"
+        else:
+            what = f"{better.column}: {better.row} - {worse.row}"
+        text = f"{what} = {difference:+.2f} ± {error:.2f}"
         if difference > 2 * error:
             holds.append(text)
         elif difference < -2 * error:
@@ -159,9 +174,9 @@ def _verdict(pairs: Sequence[tuple[Cell, Cell]], found: Sequence[Record], equal:
     good = len(holds) + (len(undecided) if equal else 0)
     parts = [f"holds in {good} of {len(pairs) - missing} comparisons"]
     if fails:
-        parts.append(f"not in {'; '.join(fails)}")
+        parts.append(f"Not in {'; '.join(fails)}")
     if undecided:
-        parts.append(f"within two standard errors: {'; '.join(undecided)}")
+        parts.append(f"Within two standard errors: {'; '.join(undecided)}")
     if missing:
         parts.append(f"{missing} without records")
     return ". ".join(parts)
