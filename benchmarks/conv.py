@@ -29,7 +29,7 @@ from dvaepp.training.state import State, build_model, build_optimizer
 
 BATCH, CHAINS = 100, 100
 THREADS = (1, 2)
-ROUNDS = 15
+ROUNDS, STEPS = 9, 2
 
 
 def run() -> dict[str, Any]:
@@ -72,12 +72,10 @@ def run() -> dict[str, Any]:
 
 
 def take_turns(steps: Mapping[str, Callable[[], object]], work: float) -> list[dict[tuple[str, int], float]]:
-    """Seconds by contestant and threads, of several rounds in which all take a step, and the limit of that moment.
+    """Seconds by contestant and threads, of several rounds in which all take some steps, and the limit of that moment.
 
     A machine's speed may change by half within a minute: only what was measured side by side compares.
     """
-    for step in steps.values():
-        step()
     before, turns = torch.get_num_threads(), []
     try:
         for _ in range(ROUNDS):
@@ -86,9 +84,11 @@ def take_turns(steps: Mapping[str, Callable[[], object]], work: float) -> list[d
                 turn["limit", threads] = work / product_rate(threads)
                 torch.set_num_threads(threads)
                 for name, step in steps.items():
+                    step()  # the first after another's finds neither its data in the cache nor its memory mapped
                     start = time.perf_counter()
-                    step()
-                    turn[name, threads] = time.perf_counter() - start
+                    for _ in range(STEPS):
+                        step()
+                    turn[name, threads] = (time.perf_counter() - start) / STEPS
             turns.append(turn)
     finally:
         torch.set_num_threads(before)
