@@ -46,6 +46,11 @@ def library(source: Path) -> ctypes.CDLL | None:
         return None
 
 
+def plain_floats(tensors: Sequence[Tensor]) -> bool:
+    """Whether all are float32 on a CPU, as compiled functions take them."""
+    return all(t.dtype == torch.float32 and t.is_cpu for t in tensors)
+
+
 def call(function: Callable[..., int], job: ctypes.Structure, **arrays: Array) -> None:
     """Call a C function of a struct and a number of threads, after filling the struct's pointers.
 

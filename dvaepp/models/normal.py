@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dvaepp.compiled import Array, call, library
+from dvaepp.compiled import Array, call, library, plain_floats
 
 BOUND = 5.0  # as in normal.c
 
@@ -115,7 +115,7 @@ def _run(function: str, q: Tensor, **arrays: Array) -> None:
 
 
 def _compiled_for(*tensors: Tensor) -> bool:
-    return all(t.dtype == torch.float32 and t.is_cpu and t.numel() for t in tensors) and _compiled() is not None
+    return plain_floats(tensors) and all(t.numel() for t in tensors) and _compiled() is not None
 
 
 @cache

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import elu
 
+from dvaepp.compiled import plain_floats
 from dvaepp.networks import excitation, winograd
 from dvaepp.networks.residual import Conv, Residual, convolve
 
@@ -89,7 +90,7 @@ def _compiled_for(blocks: Sequence[Sequence[Residual]], tensors: Sequence[Tensor
     return (
         winograd.fits(round(tensors[0].shape[0] ** 0.5))
         and all(winograd.in_the_cache(tensors[0], kernel) for kernel in kernels)
-        and all(t.dtype == torch.float32 and t.is_cpu for t in tensors)
+        and plain_floats(tensors)
         and excitation.compiled()
     )
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import elu
 
-from dvaepp.compiled import Array, call, library
+from dvaepp.compiled import Array, call, library, plain_floats
 
 TILE = 4
 POINTS = 36
@@ -118,7 +118,7 @@ def after_elu(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | N
 def in_the_cache(x: Tensor, weights: Sequence[Tensor]) -> bool:
     """Whether winograd.c takes these kernels, for maps whose sides are multiples of 4."""
     small = weights[0][:, :, 0, 0].numel() <= SMALL_PRODUCT
-    return small and all(t.dtype == torch.float32 and t.is_cpu for t in (x, *weights)) and _compiled() is not None
+    return small and plain_floats((x, *weights)) and _compiled() is not None
 
 
 class _InTheCache(torch.autograd.Function):

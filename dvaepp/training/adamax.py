@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dvaepp.compiled import call, library
+from dvaepp.compiled import call, library, plain_floats
 
 PIECE = 1 << 16  # elements updated together: four arrays of them fit a core's cache
 
@@ -48,8 +48,7 @@ class Adamax(torch.optim.Optimizer):
                 continue
             group["step"] += 1
             rate = -group["lr"] / (1 - group["betas"][0] ** group["step"])
-            flat = group["flat"][0]
-            if flat.dtype == torch.float32 and flat.device.type == "cpu" and _compiled() is not None:
+            if plain_floats(group["flat"]) and _compiled() is not None:
                 _in_one_pass(group, rate)
             else:
                 _in_pieces(group, rate)

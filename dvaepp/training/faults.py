@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dvaepp.compiled import library
+from dvaepp.compiled import library, plain_floats
 from dvaepp.training.state import State
 
 
@@ -79,7 +79,7 @@ def check_finite(state: State, loss: Tensor) -> None:
 
 def _all_finite(tensors: Sequence[Tensor]) -> bool:
     compiled = library(Path(__file__).with_suffix(".c"))
-    if compiled is None or any(t.dtype != torch.float32 or t.device.type != "cpu" for t in tensors):
+    if compiled is None or not plain_floats(tensors):
         # a sum is finite only where every term is; one that is not may have overflowed, so look closer then
         sums = torch.stack([tensor.sum() for tensor in tensors]).sum()
         return math.isfinite(sums.item()) or all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
