@@ -2,8 +2,8 @@
 
 A group's parameters are (rows, channels, ...), its values (rows, units, ...). Training draws reparameterised samples
 and needs the KL given the group's parents: analytic for normal units, the bracket of Eq. 5 at the sample for smoothed
-Bernoulli ones. Evaluation draws z, then ζ ~ r(ζ|z) (ζ = z in the binary limit), and needs log p(z) - log q(z): r
-cancels.
+Bernoulli ones, its gradient through the sample alone. Evaluation draws z, then ζ ~ r(ζ|z) (ζ = z in the binary limit),
+and needs log p(z) - log q(z): r cancels.
 """
 
 from abc import ABC, abstractmethod
@@ -15,6 +15,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from dvaepp.models import normal
 from dvaepp.models.noise import Noise
+from dvaepp.objectives.marginal import bracket
 from dvaepp.smoothing.base import Overlapping, Smoothing
 
 
@@ -34,7 +35,7 @@ class Latent(ABC):
 
     @abstractmethod
     def kl(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
-        """KL(q || p) given the parents' sample, (rows,); its mean over samples is the KL."""
+        """KL(q || p) given the parents' sample, (rows,); its mean over samples is the KL, its gradient's the KL's."""
 
     @abstractmethod
     def draw(self, parameters: Tensor, noise: Noise, smoothing: Smoothing | None) -> Drawn:
@@ -78,7 +79,7 @@ class Bernoulli(Latent):
 
     def kl(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
         assert isinstance(smoothing, Overlapping)
-        return (smoothing.log_prob(value, q) - smoothing.log_prob(value, p)).flatten(1).sum(1)
+        return bracket(q, p, value, smoothing, path_only=True).flatten(1).sum(1)
 
     def draw(self, parameters: Tensor, noise: Noise, smoothing: Smoothing | None) -> Drawn:
         z = (noise.uniform(*parameters.shape) < torch.sigmoid(parameters)).to(parameters.dtype)

@@ -3,10 +3,12 @@
     Σ_a E_{ζ_<a} [KL(q(ζ_a|x, ζ_<a) || p(ζ_a|ζ_<a))] = E_ζ [Σ_a log q(ζ_a|x, ζ_<a) - log p(ζ_a|ζ_<a)]
 
 z is summed out on both sides, q(ζ|x) = Σ_z q(z|x) r(ζ|z) and p(ζ) = Σ_z p(z) r(ζ|z) unit by unit, and nothing is left
-in closed form: the bracket at one reparameterised sample is the estimate. A single estimate may be negative. Its
-gradient is right only through ζ: with ζ held fixed the number stays and the gradient loses all but the score, whose
-mean is zero, and p's share. The KL is at most that of Eq. 4 (App. D), because merging z cannot tell q and p better
-apart.
+in closed form: the bracket at one reparameterised sample is the estimate. A single estimate may be negative. The KL is
+at most that of Eq. 4 (App. D), because merging z cannot tell q and p better apart.
+
+Its gradient has two parts: through ζ, and through the logits in log q at fixed ζ. The second, the score, is zero in the
+mean whatever came before (ζ_<a is settled when ζ_a is drawn), so it only adds noise; the first alone is the path
+derivative of Roeder et al. (2017). With ζ held fixed instead, the number stays and q learns nothing.
 """
 
 from collections.abc import Sequence
@@ -19,22 +21,38 @@ from dvaepp.smoothing.base import Overlapping
 
 
 def marginal(
-    logits: Sequence[Tensor], prior_logits: Sequence[Tensor], zeta: Sequence[Tensor], smoothing: Overlapping
+    logits: Sequence[Tensor],
+    prior_logits: Sequence[Tensor],
+    zeta: Sequence[Tensor],
+    smoothing: Overlapping,
+    *,
+    path_only: bool = False,
 ) -> Tensor:
     """log q(ζ|x) - log p(ζ) at one sample ζ, shape (batch,): its mean over ζ is the KL of Eq. 5.
 
     `logits[a]` (batch, units of group a) are those of q(z_a|x, ζ_<a), `zeta[a]` the sample drawn with them, not
-    detached; `prior_logits[a]` broadcast against them. Log-likelihood minus this is the log weight that
-    `importance_weighted` takes.
+    detached; `prior_logits[a]` broadcast against them. `path_only` leaves the score out of the gradient: right and less
+    noisy where the KL enters the loss linearly. Log-likelihood minus this is the log weight that `importance_weighted`
+    takes; the logarithm of a mean is not linear and needs the score.
     """
-    return marginal_per_group(logits, prior_logits, zeta, smoothing).sum(0)
+    return marginal_per_group(logits, prior_logits, zeta, smoothing, path_only=path_only).sum(0)
 
 
 def marginal_per_group(
-    logits: Sequence[Tensor], prior_logits: Sequence[Tensor], zeta: Sequence[Tensor], smoothing: Overlapping
+    logits: Sequence[Tensor],
+    prior_logits: Sequence[Tensor],
+    zeta: Sequence[Tensor],
+    smoothing: Overlapping,
+    *,
+    path_only: bool = False,
 ) -> Tensor:
     """The terms of `marginal`, shape (groups, batch)."""
     check_prior_logits(logits, prior_logits)
     check_samples(logits, zeta)
     groups = zip(logits, prior_logits, zeta, strict=True)
-    return torch.stack([(smoothing.log_prob(s, q) - smoothing.log_prob(s, p)).sum(-1) for q, p, s in groups])
+    return torch.stack([bracket(q, p, s, smoothing, path_only).sum(-1) for q, p, s in groups])
+
+
+def bracket(q: Tensor, p: Tensor, zeta: Tensor, smoothing: Overlapping, path_only: bool) -> Tensor:
+    """log q(ζ) - log p(ζ), unit by unit."""
+    return smoothing.log_prob(zeta, q.detach() if path_only else q) - smoothing.log_prob(zeta, p)

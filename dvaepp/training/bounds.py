@@ -23,8 +23,20 @@ class Terms(NamedTuple):
     logits: list[Tensor]
 
 
-def terms(objective: str, model: Model, x: Tensor, smoothing: Smoothing, log_z: Tensor | float, noise: Noise) -> Terms:
-    """One sample of each term for images x (batch, channels, height, width); `log_z` as for `boltzmann_kl`."""
+def terms(
+    objective: str,
+    model: Model,
+    x: Tensor,
+    smoothing: Smoothing,
+    log_z: Tensor | float,
+    noise: Noise,
+    *,
+    weights: bool = False,
+) -> Terms:
+    """One sample of each term for images x (batch, channels, height, width); `log_z` as for `boltzmann_kl`.
+
+    `weights`: the terms make importance weights, so that the marginal KL's gradient has to keep its score.
+    """
     if isinstance(model, DVAE):
         return _convolutional(objective, model, x, smoothing, log_z, noise)
     x = x.flatten(1)
@@ -36,7 +48,7 @@ def terms(objective: str, model: Model, x: Tensor, smoothing: Smoothing, log_z: 
         kl = joint_per_group(logits, model.prior_logits(zeta))
     else:
         assert isinstance(smoothing, Overlapping)
-        kl = marginal_per_group(logits, model.prior_logits(zeta), zeta, smoothing)
+        kl = marginal_per_group(logits, model.prior_logits(zeta), zeta, smoothing, path_only=not weights)
     return Terms(model.log_likelihood(x, zeta), kl, logits)
 
 

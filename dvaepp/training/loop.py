@@ -293,7 +293,8 @@ def _loss(recipe: Recipe, state: State, x: Tensor, shard: Shard | None = None) -
     images = x if samples == 1 else x.repeat(samples, 1, 1, 1)
     noise = Noise(state.generator, x.device, shard, samples, x.dtype)
     smoothing = smoothing_at(recipe.smoothing, t)
-    found = terms(training.objective, state.model, images, smoothing, _log_z(state, shard), noise)
+    log_z = _log_z(state, shard)
+    found = terms(training.objective, state.model, images, smoothing, log_z, noise, weights=samples > 1)
     if samples > 1:
         log_w = (found.log_likelihood - weight * found.kl.sum(0)).reshape(samples, len(x))
         return -_mean(importance_weighted(log_w), shard), found

@@ -30,6 +30,11 @@ def _elbo(sample: Draw) -> Tensor:
     return sample.log_likelihood - _kl(sample)
 
 
+def _path(sample: Draw) -> Tensor:
+    kl = marginal(sample.logits, sample.prior_logits, sample.zeta, SMOOTHING, path_only=True)
+    return sample.log_likelihood - kl
+
+
 def _detached(sample: Draw) -> Tensor:
     zeta = [s.detach() for s in sample.zeta]
     return sample.log_likelihood - marginal(sample.logits, sample.prior_logits, zeta, SMOOTHING)
@@ -49,6 +54,29 @@ def test_eq5_equals_enumeration() -> None:
 @parts
 def test_eq5_gradient_equals_enumeration(part: str) -> None:
     assert deviation(_elbo, "marginal_elbo", oracle.part(part)) < STANDARD_ERRORS
+
+
+@parts
+def test_the_path_derivative_equals_enumeration(part: str) -> None:
+    assert deviation(_path, "marginal_elbo", VALUE) < STANDARD_ERRORS
+    assert deviation(_path, "marginal_elbo", oracle.part(part)) < STANDARD_ERRORS
+
+
+def test_the_score_only_adds_noise() -> None:
+    """The same draws with and without it: variance of the posterior's gradient, summed over its parameters."""
+    rows = oracle.part("posterior")
+    whole, path = ((estimate(bound).error[rows] ** 2).sum() for bound in (_elbo, _path))
+    assert path < 0.9 * whole, f"{path / whole:.2f} of the variance"
+
+
+def test_path_only_matters_to_no_value_and_to_q_alone() -> None:
+    generator = torch.Generator().manual_seed(3)
+    q, p = (torch.randn(5, 3, generator=generator).requires_grad_() for _ in range(2))
+    zeta = SMOOTHING.sample(q, uniform(5, 3, generator=generator))
+    whole, path = (marginal([q], [p], [zeta], SMOOTHING, path_only=only) for only in (False, True))
+    assert torch.equal(whole, path)
+    slopes = [torch.autograd.grad(kl.sum(), [q, p], retain_graph=True) for kl in (whole, path)]
+    assert torch.equal(slopes[0][1], slopes[1][1]) and not torch.allclose(slopes[0][0], slopes[1][0], rtol=0.01)
 
 
 def test_app_d_estimates_keep_the_order_of_the_bounds() -> None:

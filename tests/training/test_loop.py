@@ -1,16 +1,20 @@
 """Short trainings on small images: they learn, they resume bit by bit, they stop when asked."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 import torch
 
 from dvaepp import recipes, runs
+from dvaepp.models.noise import Noise
 from dvaepp.recipes.schema import Recipe
 from dvaepp.training import checkpoint, train
-from dvaepp.training.loop import batch_indices
-from dvaepp.training.schedules import kl_weight, learning_rate, sharpness
+from dvaepp.training.bounds import terms
+from dvaepp.training.loop import _loss, batch_indices
+from dvaepp.training.schedules import kl_weight, learning_rate, sharpness, smoothing_at
+from dvaepp.training.state import build
 from tests.training.toy import SMALL_IMAGES, stripes
 
 
@@ -61,6 +65,29 @@ def test_every_objective_learns(name: str, layers: int, linear: bool, images: Pa
     assert last["validation_bound"] > factorial + 3
     assert last["validation_kl"] > 0.5
     assert last["validation_log_likelihood"] > last["validation_bound"]
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_the_gradient_keeps_the_score_for_importance_weights_alone(samples: int, images: Path) -> None:
+    """Against the bound written out with the loop's own noise, in float64, where the two choices differ."""
+    choices = [f"training.importance_samples={samples}", "training.kl_warmup=0", "training.precision=float64"]
+    recipe = recipes.override(_recipe(images, "table2.marginal", layers=2, linear=True), choices)
+    dataset = runs.dataset_of(recipe)
+    state, x = build(recipe, dataset), dataset.images("train")[:7].double()
+    state = state._replace(generator=torch.Generator().manual_seed(1))
+    parameters = list(state.model.encoders.parameters())
+    mine = torch.autograd.grad(_loss(recipe, state, x)[0], parameters)
+    by_hand = []
+    for weights in (False, True):
+        noise = Noise(torch.Generator().manual_seed(1), x.device, dtype=x.dtype)
+        smoothing = smoothing_at(recipe.smoothing, 0.0)
+        found = terms("marginal", state.model, x.repeat(samples, 1, 1, 1), smoothing, 0.0, noise, weights=weights)
+        log_w = (found.log_likelihood - found.kl.sum(0)).reshape(samples, 7)
+        bound = torch.logsumexp(log_w, 0) - math.log(samples)
+        by_hand.append(torch.autograd.grad(-bound.mean(), parameters))
+    right, wrong = by_hand if samples == 1 else by_hand[::-1]
+    torch.testing.assert_close(mine, right, rtol=1e-9, atol=1e-12)
+    assert not all(torch.allclose(a, b, rtol=0.01) for a, b in zip(mine, wrong, strict=True))
 
 
 def _resumable(name: str, images: Path) -> Recipe:
