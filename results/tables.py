@@ -11,7 +11,8 @@ Generated from the records in `results/` by `python results/tables.py`; a test c
 of ours was trained and evaluated by this code; a cell without a record is empty. "scale" is the share of the full
 schedule (2M steps in Table 1, 1M in Table 2, 400 epochs in Table 3): shorter schedules are shortened in proportion and
 fall short of the paper's numbers. K is the number of importance samples; ± is the deviation over seeds, or with one
-seed the standard error (se) of the estimate. `dvaepp reproduce table2 --show` prints the same.
+seed the standard error (se) of the estimate. A claim compares its two sides at the largest scale that both have.
+`dvaepp reproduce table2 --show` prints the same.
 """
 
 

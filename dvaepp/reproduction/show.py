@@ -1,7 +1,7 @@
 """Paper and ours side by side: for a terminal, as Markdown, as a plot. A cell without a record stays empty.
 
-Ours is the mean over seeds at the largest scale there is a record of, ± the deviation over seeds, or with one seed ±
-the standard error of its estimate. Scale (share of the full schedule), K and seeds stand in every cell.
+Ours is the mean over seeds, ± the deviation over seeds, or with one seed ± the standard error of its estimate. Scale
+(share of the full schedule), K and seeds stand beside it; a cell trained at several scales has a line for each.
 """
 
 import math
@@ -63,6 +63,12 @@ def ours(cell: Cell, found: Sequence[Record], scale: float | None = None) -> Our
     return Ours(statistics.mean(values), spread, len(values), small.scale, small.num_samples, small.size, subset)
 
 
+def by_scale(cell: Cell, found: Sequence[Record]) -> list[Ours]:
+    """`ours` at every scale there is a record of, the shortest schedule first."""
+    scales = sorted({round(record.scale, 6) for record in found if record.cell == cell.name})
+    return [mine for scale in scales if (mine := ours(cell, found, scale)) is not None]
+
+
 def theirs(cell: Cell) -> str:
     return f"{cell.value:.2f}" + (f" ± {cell.deviation:.2f}" if cell.deviation is not None else "")
 
@@ -86,9 +92,8 @@ def markdown(table: str, found: Sequence[Record]) -> str:
 
 
 def _both(cell: Cell, found: Sequence[Record]) -> str:
-    mine = ours(cell, found)
     lines = [f"paper {theirs(cell)}"]
-    if mine:
+    for mine in by_scale(cell, found):
         lines += [f"ours {mine.number}", f"({mine.provenance})"]
     return "<br>".join(line.replace(" ± ", "&nbsp;±&nbsp;").replace("se ", "se&nbsp;") for line in lines)
 
@@ -104,8 +109,8 @@ def terminal(table: str, found: Sequence[Record]) -> None:
     for cell in paper.cells(table):
         if last and cell.row != last:
             view.add_section()
-        mine = ours(cell, found)
-        view.add_row("" if cell.row == last else cell.row, cell.column, theirs(cell), mine.text if mine else "")
+        mine = "\n".join(line.text for line in by_scale(cell, found))
+        view.add_row("" if cell.row == last else cell.row, cell.column, theirs(cell), mine)
         last = cell.row
     console = Console()
     console.print(view)
@@ -194,7 +199,7 @@ def _compared(a: Cell, b: Cell, found: Sequence[Record]) -> tuple[float, float] 
 
 
 def plot(table: str, found: Sequence[Record], out: Path) -> None:
-    """The paper's value and ours for every cell that has a record, one line each."""
+    """The paper's value and ours, at the largest scale, for every cell that has a record."""
     from matplotlib.figure import Figure
 
     pairs = [(cell, mine) for cell in paper.cells(table) if (mine := ours(cell, found)) is not None]

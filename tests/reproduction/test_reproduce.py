@@ -206,6 +206,19 @@ def test_ours_is_the_mean_over_seeds_at_the_largest_scale() -> None:
     assert show.ours(paper.cells("table2")[1], found) is None
 
 
+def test_every_scale_has_its_line_and_claims_compare_equal_scales(capsys: pytest.CaptureFixture[str]) -> None:
+    cells = {cell.name: cell for cell in paper.cells("table2")}
+    ours, rolfe = (cells[f"table2/{m}/dataset=mnist_static/layers=1/linear=false"] for m in ("rbm", "rolfe"))
+    found = [_record(ours, -84.0, scale=0.15), _record(ours, -90.0), _record(rolfe, -89.0)]
+    assert [mine.value for mine in show.by_scale(ours, found)] == [-90.0, -84.0]
+    text = show.markdown("table2", found)
+    assert 0 < text.index("ours -90.00") < text.index("(scale 0.06") < text.index("ours -84.00")
+    assert "Not in mnist_static, 1 nonlinear: RBM (ours) - RBM (Rolfe) = -1.00" in text
+    show.terminal("table2", found)
+    shown = capsys.readouterr().out
+    assert 0 < shown.index("-90.00") < shown.index("-84.00")
+
+
 def test_claims_are_checked_against_the_records() -> None:
     cells = {cell.name: cell for cell in paper.cells("table2")}
 
