@@ -54,5 +54,5 @@ def marginal_per_group(
 
 
 def bracket(q: Tensor, p: Tensor, zeta: Tensor, smoothing: Overlapping, path_only: bool) -> Tensor:
-    """log q(ζ) - log p(ζ), unit by unit."""
+    """log q(ζ) - log p(ζ) unit by unit, what Eq. 5 averages."""
     return smoothing.log_prob(zeta, q.detach() if path_only else q) - smoothing.log_prob(zeta, p)
