@@ -70,7 +70,7 @@ def call(function: Callable[..., int], job: ctypes.Structure, **arrays: Array) -
 def _build(compiler: str, source: Path) -> Path:
     """Compile into the cache under a name that changes with source, compiler and processor."""
     version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=30).stdout
-    headers = b"".join(header.read_bytes() for header in sorted(HEADERS.glob("*.h")))
+    headers = b"".join(h.read_bytes() for folder in (HEADERS, source.parent) for h in sorted(folder.glob("*.h")))
     identity = [source.read_bytes(), headers, version, _processor(), repr(FLAGS + NATIVE).encode()]
     name = f"{source.stem}-{hashlib.sha256(b'|'.join(identity)).hexdigest()[:24]}.so"
     folder = _cache()

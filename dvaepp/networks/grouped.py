@@ -1,11 +1,14 @@
 """Chains of residual blocks on pixel-major activations, (pixels, groups, rows, channels), a chain for each group.
 
 The first convolution of the first block belongs to the caller, who may know it as a sum of shares. On a CPU in float32
-a chain is one node of the graph, which winograd.c and excitation.c compute: its parts are so small that keeping books
-of each would take as long.
+a chain is one node of the graph and one call of grouped.c: its parts are so small that keeping books of each would take
+as long.
 """
 
-from collections.abc import Iterator, Sequence
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -13,17 +16,20 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import elu
 
-from dvaepp.compiled import plain_floats
+from dvaepp.compiled import Array, call, library, plain_floats
 from dvaepp.networks import excitation, winograd
 from dvaepp.networks.residual import Conv, Residual, convolve
+
+LANES = 16  # of a vector in C
 
 
 def chain(blocks: Sequence[Sequence[Residual]], first: Tensor, skip: Tensor) -> Tensor:
     """blocks[place][group], of which the first place takes `first` and `skip`: its first convolution and its skip."""
     layers = _layers(blocks)
     tensors = [p for layer in layers for p in layer.parameters]
-    if _compiled_for(blocks, [first, skip, *tensors]):
-        out: Tensor = _Chain.apply(first, skip, [(layer.kind, len(layer.parameters)) for layer in layers], *tensors)
+    if _in_one_call(blocks, first, [skip, *tensors]):
+        shape = (*first.shape[:3], _kinds(layers))
+        out: Tensor = _Chain.apply(first, skip, shape, *tensors)
         return out
     x = first
     for layer in layers:
@@ -85,76 +91,187 @@ def after_elu(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | N
     return torch.stack(found, 1)
 
 
-def _compiled_for(blocks: Sequence[Sequence[Residual]], tensors: Sequence[Tensor]) -> bool:
-    kernels = [[c.weight] for groups in blocks for c in (groups[0].first, groups[0].second)][1:]
+def _in_one_call(blocks: Sequence[Sequence[Residual]], first: Tensor, others: Sequence[Tensor]) -> bool:
+    kernels = [c.weight for groups in blocks for c in (groups[0].first, groups[0].second)][1:]
     return (
-        winograd.fits(round(tensors[0].shape[0] ** 0.5))
-        and all(winograd.in_the_cache(tensors[0], kernel) for kernel in kernels)
-        and plain_floats(tensors)
-        and excitation.compiled()
+        winograd.fits(round(first.shape[0] ** 0.5))
+        and all(winograd.in_the_cache(first, [kernel]) for kernel in kernels)
+        and plain_floats(others)
+        and all(other.is_contiguous() for other in others[1:])
+        and _compiled() is not None
     )
 
 
+class _Kind(NamedTuple):
+    """A layer of a certain size; `squeezed` channels inside an excitation."""
+
+    kind: str
+    inputs: int
+    outputs: int
+    squeezed: int = 0
+
+
+Shape = tuple[int, int, int, tuple[_Kind, ...]]  # pixels, groups, rows, layers
+
+
+def _kinds(layers: Sequence[_Layer]) -> tuple[_Kind, ...]:
+    found: list[_Kind] = []
+    for kind, parameters in layers:
+        if kind == "keep":
+            found.append(_Kind(kind, found[-1].outputs, found[-1].outputs))
+            continue
+        outputs, inputs = parameters[0].shape[:2]
+        found.append(_Kind(kind, inputs, inputs, outputs) if kind == "excite" else _Kind(kind, inputs, outputs))
+    return tuple(found)
+
+
 class _Chain(torch.autograd.Function):
-    """`chain` with its own books: each layer's saved tensors lie behind those of the layer before."""
+    """`chain` by grouped.c."""
 
     @staticmethod
-    def forward(
-        ctx: Any, first: Tensor, skip: Tensor, layers: Sequence[tuple[str, int]], *parameters: Tensor
-    ) -> Tensor:
-        x, groups, saved, sizes = first, first.shape[1], [], []
-        for kind, own in _dealt(layers, parameters):
-            kept: list[Tensor] = []
-            if kind == "conv":
-                x, active, weights = winograd.forward(x, own[:groups], own[groups:])
-                kept = [active, *weights]
-            elif kind == "project":
-                skip, kept = _project(x, own[:groups], own[groups:]), [x, *own[:groups]]
-            elif kind == "keep":
-                skip = x
-            else:
-                x, found = excitation.forward(x, skip, own)
-                kept = [*found, *own]
-            saved += kept
-            sizes.append(len(kept))
-        ctx.save_for_backward(*saved)
-        ctx.layers, ctx.sizes = layers, sizes
-        return x
+    def forward(ctx: Any, first: Tensor, skip: Tensor, shape: Shape, *parameters: Tensor) -> Tensor:
+        plan = _plan(shape)
+        first, skip, out = first.contiguous(), skip.contiguous(), first.new_empty(plan.out)
+        kept = first.new_empty(plan.kept)
+        rooms = first.new_empty(sum(plan.rooms)).split(plan.rooms)
+        _run("dvaepp_chain", plan, kept, [first, skip, out, *rooms], parameters)
+        ctx.save_for_backward(kept, *parameters)
+        ctx.shape = shape
+        return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:
-        saved, slopes, dskip = list(ctx.saved_tensors), [], dx
-        for (kind, _), size in zip(reversed(ctx.layers), reversed(ctx.sizes), strict=True):
-            kept = saved[len(saved) - size :]
-            del saved[len(saved) - size :]
-            found: list[Tensor] = []
-            if kind == "conv":
-                gradient, dw, dbias = winograd.backward(dx, kept[0], kept[1:], True, True, True)
-                assert gradient is not None
-                dx, found = gradient, [*dw, *dbias]
-            elif kind == "project":
-                through, found = _project_backward(dskip, kept[0], kept[1:])
-                dx = dx + through
-            elif kind == "keep":
-                dx = dx + dskip
-            else:
-                dskip = dx
-                dx, found = excitation.backward(dx, excitation.Saved(*kept[:4]), kept[4:])
-            slopes.append(found)
-        return dx, dskip, None, *(slope for found in reversed(slopes) for slope in found)
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+        plan = _plan(ctx.shape)
+        kept, *parameters = ctx.saved_tensors
+        dout = dout.contiguous()
+        dfirst, dskip = (dout.new_empty(plan.first) for _ in range(2))
+        rooms = dout.new_empty(sum(plan.rooms_backward)).split(plan.rooms_backward)
+        slopes = [torch.empty_like(p) for p in parameters]
+        _run("dvaepp_chain_backward", plan, kept, [dout, dfirst, dskip, *rooms], parameters, slopes)
+        return dfirst, dskip if plan.blocks > 1 else dout, None, *slopes
 
 
-def _dealt(layers: Sequence[tuple[str, int]], parameters: Sequence[Tensor]) -> Iterator[tuple[str, Sequence[Tensor]]]:
-    first = 0
-    for kind, size in layers:
-        yield kind, parameters[first : first + size]
-        first += size
+class _CLayer(ctypes.Structure):
+    """`layer` of grouped.c."""
+
+    _fields_ = [
+        (name, ctypes.c_int64)
+        for name in ("kind", "inputs", "outputs", "squeezed", "parameters", "x", "skip", "y", "kept", "dy", "dx")
+    ]
 
 
-def _project_backward(dskip: Tensor, x: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """The gradients of x and of the parameters."""
-    dx = torch.matmul(dskip, torch.stack([weight[:, :, 0, 0] for weight in weights]))
-    over = dskip.transpose(0, 1).flatten(1, 2), x.transpose(0, 1).flatten(1, 2)  # (groups, pixels · rows, channels)
-    dw = torch.bmm(over[0].transpose(1, 2), over[1])
-    return dx, [*(w[:, :, None, None] for w in dw.unbind(0)), *over[0].sum(1).unbind(0)]
+class _CChain(ctypes.Structure):
+    """`chain` of grouped.c."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in ("layers", "kept", "ends", "parameters", "slopes")] + [
+        (name, ctypes.c_int64) for name in ("count", "pixels", "groups", "rows")
+    ]
+
+
+class _Plan(NamedTuple):
+    """Where the layers of a chain find their arrays, and how many floats these are."""
+
+    layers: ctypes.Array[_CLayer]
+    shape: Shape
+    first: tuple[int, ...]
+    out: tuple[int, ...]
+    kept: int
+    rooms: list[int]
+    rooms_backward: list[int]
+    blocks: int
+
+
+class _Rooms:
+    """Arrays through which activations pass, by use and width: a thread's rows must be where they were before."""
+
+    def __init__(self, area: int) -> None:
+        self.area = area
+        self.found: dict[tuple[int, int], int] = {}
+
+    def place(self, use: int, width: int) -> int:
+        """As grouped.c counts them, behind the caller's three."""
+        return -4 - self.found.setdefault((use, width), len(self.found))
+
+    def sizes(self) -> list[int]:
+        return [self.area * width for _, width in self.found]
+
+
+FIRST, SKIP, OUT = DOUT, DFIRST, DSKIP = -1, -2, -3  # the caller's arrays, forward and backward
+
+
+@cache
+def _plan(shape: Shape) -> _Plan:
+    """Forward, what backward needs lies in `kept`; all else passes through few arrays, which stay in a cache."""
+    pixels, groups, rows, kinds = shape
+    area, used, parameters = pixels * groups * rows, 0, 0
+    layers, rooms = (_CLayer * len(kinds))(), _Rooms(area)
+
+    def keep(floats: int) -> int:
+        nonlocal used
+        used += floats
+        return used - floats
+
+    x, skip = FIRST, SKIP
+    for i, (layer, kind) in enumerate(zip(layers, kinds, strict=True)):
+        following = kinds[i + 1].kind if i + 1 < len(kinds) else ""
+        layer.kind, layer.inputs = ("conv", "project", "keep", "excite").index(kind.kind), kind.inputs
+        layer.outputs, layer.squeezed, layer.parameters = kind.outputs, kind.squeezed, parameters
+        parameters += {"conv": 2, "project": 2, "keep": 0, "excite": 4}[kind.kind]
+        layer.x, layer.skip = x, skip
+        here = rooms.place(0, kind.outputs)  # sums, where the skip was
+        if kind.kind == "conv":
+            layer.kept = keep(area * kind.inputs)
+            layer.y = x = keep(area * kind.outputs) if following == "excite" else rooms.place(1, kind.outputs)
+        elif kind.kind == "project":
+            layer.y = skip = here
+        elif kind.kind == "keep":
+            skip = x
+        else:
+            channels, squeezed = (-(-n // LANES) * LANES for n in (kind.outputs, kind.squeezed))
+            layer.kept = keep(groups * rows * (2 * channels + squeezed))
+            layer.y = x = OUT if not following else keep(area * kind.outputs) if following == "project" else here
+    backward = _plan_backward(layers, kinds, area)
+    first, out = ((pixels, groups, rows, width) for width in (kinds[0].inputs, kinds[-1].outputs))
+    blocks = sum(kind.kind == "excite" for kind in kinds)
+    return _Plan(layers, shape, first, out, used, rooms.sizes(), backward.sizes(), blocks)
+
+
+def _plan_backward(layers: ctypes.Array[_CLayer], kinds: Sequence[_Kind], area: int) -> _Rooms:
+    """The gradient of a block's sum waits as that of its skip while another passes through the block's layers."""
+    here = skip = DOUT
+    second = [i for i, kind in enumerate(kinds) if kind.kind == "conv"][1:2]  # the first layer of the second block
+    rooms = _Rooms(area)
+    for i in reversed(range(len(kinds))):
+        layer, kind = layers[i], kinds[i]
+        if kind.kind in ("project", "keep"):
+            layer.dy, layer.dx = skip, here  # is added
+            continue
+        layer.dy = here
+        if kind.kind == "excite":
+            skip = here
+        free = next(p for p in (rooms.place(use, kind.inputs) for use in range(3)) if p not in (here, skip))
+        layer.dx = here = DFIRST if i == 0 else DSKIP if [i] == second else free
+    return rooms
+
+
+def _run(
+    function: str,
+    plan: _Plan,
+    kept: Tensor,
+    ends: Sequence[Tensor],
+    parameters: Sequence[Tensor],
+    slopes: Sequence[Tensor] = (),
+) -> None:
+    pixels, groups, rows, kinds = plan.shape
+    job = _CChain(count=len(kinds), pixels=pixels, groups=groups, rows=rows)
+    job.layers = ctypes.addressof(plan.layers)
+    arrays: dict[str, Array] = {"kept": kept, "ends": ends, "parameters": parameters, "slopes": slopes}
+    compiled = _compiled()
+    assert compiled is not None
+    call(getattr(compiled, function), job, **arrays)
+
+
+@cache
+def _compiled() -> ctypes.CDLL | None:
+    return library(Path(__file__).with_suffix(".c"))

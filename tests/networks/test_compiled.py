@@ -1,4 +1,4 @@
-"""winograd.c and excitation.c: float32 passes against torch's own convolutions in float64, and their plain forms."""
+"""winograd.c and grouped.c: float32 passes against torch's own convolutions in float64, and their plain forms."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import conv2d, elu
 
 from dvaepp.networks import excitation, grouped, winograd
-from dvaepp.networks.excitation import Excitation, excited
+from dvaepp.networks.excitation import excited
 from dvaepp.networks.residual import Conv, Residual
 
 # pixels, groups, rows, inputs, outputs: whole vectors of channels and parts of them, blocks of rows and their rests
@@ -26,7 +26,7 @@ SHAPES = [
 
 @pytest.fixture(autouse=True)
 def _needs_a_compiler() -> None:
-    if winograd._compiled() is None or excitation._compiled() is None:
+    if winograd._compiled() is None or grouped._compiled() is None:
         pytest.skip("no C compiler here: the plain forms are tested in test_small_maps.py")
 
 
@@ -197,51 +197,83 @@ def test_convolutions_it_does_not_take_go_the_plain_way() -> None:
     assert not winograd.in_the_cache(x, [torch.zeros(512, 512, 3, 3)])
 
 
-@pytest.mark.parametrize("number", [1, 2])
-@pytest.mark.parametrize("shape", [(16, 1, 100, 32), (16, 3, 7, 20), (1, 5, 2, 4), (64, 2, 9, 64)])
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("shape", [(16, 1, 100, 32), (16, 3, 7, 20), (16, 5, 2, 4), (64, 2, 9, 64)])
 def test_excitation_in_one_pass_equals_the_layers(shape: tuple[int, int, int, int], number: int) -> None:
-    pixels, groups, rows, channels = shape
+    """A chain of one block whose convolution hands its input on; to 2e-5, the rounding of that."""
+    _, groups, _, channels = shape
     g = torch.Generator().manual_seed(sum(shape))
-    parts = [Excitation(channels, g) for _ in range(groups)]
-    for part in parts:
-        for parameter in part.parameters():
+    blocks = [Residual(channels, channels, generator=g) for _ in range(groups)]
+    for block in blocks:
+        block.second.weight.data.zero_()[:, :, 1, 1] = torch.eye(channels)
+        for parameter in block.excitation.parameters():
             parameter.data = torch.randn(parameter.shape, generator=g)
-    f, skip = (torch.randn(shape, generator=g).requires_grad_() for _ in range(2))
-    with threads(number), torch.no_grad():
-        out, saved = excitation.forward(f, skip, excitation.parameters_of(parts))
-        direction = torch.randn(shape, generator=torch.Generator().manual_seed(1))
-        df, slopes = excitation.backward(direction, saved, excitation.parameters_of(parts))
-    found = [out, df, direction, *slopes]
-    parts = [part.double() for part in parts]  # their parameters are new: the oracle is the layer on (rows, C, P, 1)
-    f, skip = (t.detach().double().requires_grad_() for t in (f, skip))
-    exact = [part(f[:, k].permute(1, 2, 0)[..., None])[..., 0].permute(2, 0, 1) for k, part in enumerate(parts)]
+    first, skip = (torch.randn(shape, generator=g).requires_grad_() for _ in range(2))
+    parameters = excitation.parameters_of([block.excitation for block in blocks])
+    with threads(number):
+        y = grouped.chain([blocks], first, skip)
+        assert type(y.grad_fn).__name__ == "_ChainBackward"
+        found = _with_gradients(y, [first, skip, *parameters])
+    parts = [block.excitation.double() for block in blocks]  # their parameters are new
+    first, skip = (t.detach().double().requires_grad_() for t in (first, skip))
+    exact = [
+        part(elu(first[:, k].permute(1, 2, 0)[..., None]))[..., 0].permute(2, 0, 1) for k, part in enumerate(parts)
+    ]
     parameters = excitation.parameters_of(parts)
-    expected = _with_gradients(skip + torch.stack(exact, 1), [f, skip, *parameters])
-    assert all(_error(a, b) < 5e-6 for a, b in zip(found, expected, strict=True))
-    plain = excited(f, skip, parameters)
-    torch.testing.assert_close(plain, expected[0], rtol=0, atol=1e-12)
+    expected = _with_gradients(skip + torch.stack(exact, 1), [first, skip, *parameters])
+    assert all(_error(a, b) < 2e-5 for a, b in zip(found, expected, strict=True))
+    torch.testing.assert_close(excited(elu(first), skip, parameters), expected[0], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("groups", [1, 3])
-@pytest.mark.parametrize("size", [4, 8])
-def test_a_chain_is_one_node_and_equals_its_blocks(groups: int, size: int) -> None:
-    """Blocks that keep, narrow and widen their channels, in float32 against the same code of torch in float64."""
+WIDTHS = {
+    "one block": [(8, 32)],
+    "keep, narrow, widen": [(8, 32), (32, 32), (32, 20), (20, 48)],
+    "narrow at once": [(8, 40), (40, 7), (7, 7)],
+    "a local network": [(160, 32), (32, 32), (32, 32), (32, 32), (32, 64)],
+}
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("widths", WIDTHS.values(), ids=WIDTHS)
+@pytest.mark.parametrize(("groups", "size", "rows"), [(1, 4, 1), (1, 4, 30), (1, 8, 6), (3, 4, 6), (3, 8, 5)])
+def test_a_chain_is_one_node_and_equals_its_blocks(
+    groups: int, size: int, rows: int, widths: list[tuple[int, int]], number: int
+) -> None:
+    """In float32 against the same blocks of torch in float64."""
     g = torch.Generator().manual_seed(0)
-    widths = [(8, 32), (32, 32), (32, 20), (20, 48)]
     networks = [[Residual(a, b, generator=g, project=not i) for i, (a, b) in enumerate(widths)] for _ in range(groups)]
     parameters = [p for network in networks for block in network for p in block.parameters()]
+    for parameter in parameters:
+        if parameter.dim() == 1:
+            parameter.data = torch.randn(parameter.shape, generator=g)
     used = [p for network in networks for i, block in enumerate(network) for p in _after_first(block, i)]
-    first, skip = (torch.randn(size * size, groups, 6, 32, generator=g).requires_grad_() for _ in range(2))
+    shape = (size * size, groups, rows, widths[0][1])
+    first, skip = (torch.randn(shape, generator=g).requires_grad_() for _ in range(2))
     blocks = [list(place) for place in zip(*networks, strict=True)]
-    y = grouped.chain(blocks, first, skip)
-    assert type(y.grad_fn).__name__ == "_ChainBackward"
-    found = _with_gradients(y, [first, skip, *used])
+    with threads(number):
+        y = grouped.chain(blocks, first, skip)
+        assert type(y.grad_fn).__name__ == "_ChainBackward"
+        found = _with_gradients(y, [first, skip, *used])
     for parameter in parameters:
         parameter.data = parameter.data.double()
     exact = [t.detach().double().requires_grad_() for t in (first, skip)]
     expected = _with_gradients(_block_by_block(networks, *exact), [*exact, *used])
     assert all(_error(a, b) < 1e-4 for a, b in zip(found, expected, strict=True))
     torch.testing.assert_close(grouped.chain(blocks, *exact).detach(), expected[0], rtol=0, atol=1e-10)
+
+
+def test_a_chain_leaves_what_it_was_given() -> None:
+    """Arrays that pass through its layers are its own."""
+    g = torch.Generator().manual_seed(0)
+    blocks = [[Residual(32, 32, generator=g)], [Residual(32, 16, generator=g)]]
+    first, skip = (torch.randn(16, 1, 8, 32, generator=g).requires_grad_() for _ in range(2))
+    before = [first.detach().clone(), skip.detach().clone()]
+    y = grouped.chain(blocks, first, skip)
+    dy = torch.randn(y.shape, generator=g)
+    direction = dy.clone()
+    once = torch.autograd.grad(y, [first, skip], dy, retain_graph=True)
+    again = torch.autograd.grad(y, [first, skip], dy)
+    assert all(torch.equal(a, b) for a, b in zip([first, skip, dy, *once], [*before, direction, *again], strict=True))
 
 
 def _after_first(block: Residual, place: int) -> list[torch.nn.Parameter]:

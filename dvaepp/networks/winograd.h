@@ -1,0 +1,502 @@
+/* 3x3 convolutions of stride 1 by minimal filtering, F(4x4, 3x3), with the ELU before and the bias after them.
+
+       V = B e B',  M = V U,  y = A M A' + b,  U = G w G',  e = ELU(x)    (winograd.py has the matrices, and all in torch)
+
+   A torch version of small convolutions spends more time between its products than in them. Here a block of rows passes
+   through all stages while it is in a core's cache. Vectors run along channels, 16 at a time; scratch arrays pad channels
+   with zeros up to full vectors. A "row" is a tile of 4x4 pixels of one example.
+
+   Threads share the rows of a group of weights, or the groups where there are several: which thread computes a number
+   never changes it, except sums of bias gradients, whose order depends on the number of threads alone. */
+
+#include "fast_exp.h"
+#include <omp.h>
+#include <stdlib.h>
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+#define LANES 16
+#define TILE 4
+#define WINDOW 6
+#define POINTS 36
+#define STRIP (2 * LANES)   /* columns of a product at once */
+#define COLUMNS (2 * STRIP) /* of M at once */
+#define BLOCK_BYTES (1 << 20) /* of V or dV: about a core's own cache */
+#define FEWEST 48             /* rows that use a strip of U while it is near */
+#define HUGE_PAGE (2 << 20)
+
+typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+typedef struct {
+    const float *x; /* x[pixel * x_pixel + row * x_row + group * x_group + channel], y and dy likewise */
+    float *e, *dx;  /* ELU(x), made forward and read backward; the gradient of x; in a layout of their own */
+    const float *dy;
+    float *y;
+    const float *const *w; /* by group: w[output * w_output + input * 9 + tap] */
+    const float *const *bias;
+    float *const *dw; /* contiguous */
+    float *const *dbias;
+    int64_t groups, rows, inputs, outputs, side; /* side: tiles along a side of the map */
+    int64_t x_pixel, x_row, x_group, e_pixel, e_row, e_group, y_pixel, y_row, y_group, w_output;
+} job;
+
+/* An array over points, channels and rows: at[p * point + channel / 16 * vector + row * row + channel % 16] */
+typedef struct {
+    float *at;
+    int64_t point, vector, row;
+} field;
+
+typedef struct {
+    int64_t inputs, outputs; /* whole vectors' worth */
+    int64_t tiles, all;      /* tiles of an example; rows of all examples */
+    int64_t block;           /* examples that pass the stages together */
+    int64_t u, v, m, du;     /* floats from point to point in U, in a block's V, M and dV, and in a block of dU */
+    int64_t all_v, all_m;    /* in V and dM of all rows */
+} size;
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t padded(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
+
+static size sizes(const job *j, int backward) {
+    size s = {.inputs = padded(j->inputs), .outputs = padded(j->outputs), .tiles = j->side * j->side};
+    s.all = j->rows * s.tiles;
+    int64_t rows = most(FEWEST, BLOCK_BYTES / (4 * POINTS * (backward ? COLUMNS : s.inputs)));
+    s.block = least(rows / s.tiles > 8 ? rows / s.tiles / 8 * 8 : 8, j->rows);
+    /* a vector more than the points fill: at powers of two all 36 would compete for the same lines of the cache */
+    int64_t block_rows = s.block * s.tiles;
+    s.u = s.inputs * s.outputs + LANES;
+    s.v = block_rows * s.inputs + LANES;
+    s.m = block_rows * least(COLUMNS, backward ? s.inputs : s.outputs) + LANES;
+    s.du = LANES * s.outputs + LANES;
+    s.all_v = s.all * s.inputs + LANES;
+    s.all_m = s.all * s.outputs + LANES;
+    return s;
+}
+
+static inline vec load(const float *p, int64_t n) {
+    vec v = {0};
+    if (n >= LANES) return *(const vec *)p;
+    memcpy(&v, p, 4 * n);
+    return v;
+}
+
+static inline void store(float *p, vec v, int64_t n) {
+    if (n >= LANES)
+        *(vec *)p = v;
+    else
+        memcpy(p, &v, 4 * n);
+}
+
+typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
+
+static inline vec choose(ivec mask, vec yes, vec no) { return (vec)(((ivec)yes & mask) | ((ivec)no & ~mask)); }
+
+/* The six transforms of a line; B', A', G' are those of the gradients. */
+#define LINE static inline __attribute__((always_inline)) void
+
+LINE times_B(const vec *a, vec *v) {
+    v[0] = 4 * a[0] - 5 * a[2] + a[4];
+    vec even = a[4] - 4 * a[2], odd = a[3] - 4 * a[1];
+    v[1] = even + odd;
+    v[2] = even - odd;
+    even = a[4] - a[2];
+    odd = 2 * (a[3] - a[1]);
+    v[3] = even + odd;
+    v[4] = even - odd;
+    v[5] = 4 * a[1] - 5 * a[3] + a[5];
+}
+
+LINE times_Bt(const vec *v, vec *a) {
+    vec s12 = v[1] + v[2], d12 = v[1] - v[2], s34 = v[3] + v[4], d34 = v[3] - v[4];
+    a[0] = 4 * v[0];
+    a[1] = 4 * (v[5] - d12) - 2 * d34;
+    a[2] = -5 * v[0] - 4 * s12 - s34;
+    a[3] = d12 + 2 * d34 - 5 * v[5];
+    a[4] = v[0] + s12 + s34;
+    a[5] = v[5];
+}
+
+LINE times_A(const vec *m, vec *y) {
+    vec s12 = m[1] + m[2], d12 = m[1] - m[2], s34 = m[3] + m[4], d34 = m[3] - m[4];
+    y[0] = m[0] + s12 + s34;
+    y[1] = d12 + 2 * d34;
+    y[2] = s12 + 4 * s34;
+    y[3] = d12 + 8 * d34 + m[5];
+}
+
+LINE times_At(const vec *y, vec *m) {
+    vec even = y[0] + y[2], odd = y[1] + y[3];
+    m[0] = y[0];
+    m[1] = even + odd;
+    m[2] = even - odd;
+    even = y[0] + 4 * y[2];
+    odd = 2 * y[1] + 8 * y[3];
+    m[3] = even + odd;
+    m[4] = even - odd;
+    m[5] = y[3];
+}
+
+LINE times_G(const vec *w, vec *u) {
+    vec even = (w[0] + w[2]) * (-1 / 6.0f), odd = w[1] * (1 / 6.0f);
+    u[0] = w[0] * 0.25f;
+    u[1] = even - odd;
+    u[2] = even + odd;
+    even = w[0] * (1 / 24.0f) + w[2] * (1 / 6.0f);
+    odd = w[1] * (1 / 12.0f);
+    u[3] = even + odd;
+    u[4] = even - odd;
+    u[5] = w[2];
+}
+
+LINE times_Gt(const vec *u, vec *w) {
+    vec s12 = (u[1] + u[2]) * (1 / 6.0f), d12 = (u[1] - u[2]) * (1 / 6.0f), s34 = u[3] + u[4], d34 = u[3] - u[4];
+    w[0] = u[0] * 0.25f - s12 + s34 * (1 / 24.0f);
+    w[1] = d34 * (1 / 12.0f) - d12;
+    w[2] = s34 * (1 / 6.0f) - s12 + u[5];
+}
+
+/* T x T' of a square of `from` x `from` vectors into `to` x `to`, by a line transform T. */
+#define SQUARE(name, line, from, to)                                                                                   \
+    static inline __attribute__((always_inline)) void name(const vec *x, vec *y) {                                     \
+        vec half[(to) * (from)], in[from], out[to];                                                                    \
+        _Pragma("GCC unroll 6") for (int c = 0; c < (from); c++) {                                                     \
+            _Pragma("GCC unroll 6") for (int r = 0; r < (from); r++) in[r] = x[r * (from) + c];                        \
+            line(in, out);                                                                                             \
+            _Pragma("GCC unroll 6") for (int r = 0; r < (to); r++) half[r * (from) + c] = out[r];                      \
+        }                                                                                                              \
+        _Pragma("GCC unroll 6") for (int r = 0; r < (to); r++) line(half + r * (from), y + r * (to));                                          \
+    }
+
+SQUARE(square_Bt, times_Bt, WINDOW, WINDOW)
+SQUARE(square_A, times_A, WINDOW, TILE)
+SQUARE(square_At, times_At, TILE, WINDOW)
+SQUARE(square_G, times_G, 3, WINDOW)
+SQUARE(square_Gt, times_Gt, WINDOW, 3)
+
+/* Factors of a product over k = chunks * chunk: a(i, l) = a[i * a_i + (l % chunk) * a_l + (l / chunk) * a_chunk], and
+   vector v of line l of b is at b + l * b_l + v * b_vec. */
+typedef struct {
+    const float *a, *b;
+    int64_t chunks, chunk, a_i, a_l, a_chunk, b_l, b_vec;
+} factors;
+
+/* c (m x n vectors) = a b */
+LINE piece(int m, int n, const factors *f, const float *a, float *c, int64_t c_i) {
+    vec sum[8][2];
+    for (int i = 0; i < m; i++)
+        for (int v = 0; v < n; v++) sum[i][v] = (vec){0};
+    int64_t a_i = f->a_i, a_l = f->a_l, b_l = f->b_l, b_vec = f->b_vec, chunk = f->chunk;
+    const float *b = f->b;
+    for (int64_t part = 0; part < f->chunks; part++, a += f->a_chunk - chunk * a_l)
+        for (int64_t l = 0; l < chunk; l++, a += a_l, b += b_l) {
+            vec b0 = *(const vec *)b, b1 = n > 1 ? *(const vec *)(b + b_vec) : b0;
+#pragma GCC unroll 8
+            for (int i = 0; i < m; i++) {
+                float s = a[i * a_i];
+                sum[i][0] += s * b0;
+                if (n > 1) sum[i][1] += s * b1;
+            }
+        }
+    for (int i = 0; i < m; i++)
+        for (int v = 0; v < n; v++) *(vec *)(c + i * c_i + v * LANES) = sum[i][v];
+}
+
+/* The same for any m; n is 1 or 2. */
+static void product(int64_t m, int n, const factors *f, float *c, int64_t c_i) {
+    const float *a = f->a;
+#define PIECES(rows)                                                                                                   \
+    for (; m >= rows; m -= rows, a += rows * f->a_i, c += rows * c_i) {                                                \
+        if (n == 2)                                                                                                    \
+            piece(rows, 2, f, a, c, c_i);                                                                              \
+        else                                                                                                           \
+            piece(rows, 1, f, a, c, c_i);                                                                              \
+    }
+    PIECES(8) PIECES(4) PIECES(2) PIECES(1)
+}
+
+/* U of a group's kernels, whose rows are inputs first .. last; or of their transpose, rows being outputs.
+   Some rows at a time, so that neither side of the transposition strides through more pages than can be kept. */
+static void into_U(const job *j, int64_t g, int transposed, int64_t first, int64_t last, field u) {
+    if (last - first > LANES) {
+        for (int64_t row = first; row < last; row += LANES)
+            into_U(j, g, transposed, row, least(row + LANES, last), u);
+        return;
+    }
+    int64_t rows = transposed ? j->outputs : j->inputs, columns = transposed ? j->inputs : j->outputs;
+    int64_t row_step = transposed ? j->w_output : 9, step = transposed ? 9 : j->w_output;
+    for (int64_t c = 0; c < columns; c += LANES)
+        for (int64_t row = first; row < last; row++) {
+            vec taps[9], made[POINTS];
+            float lanes[9][LANES] = {{0}};
+            int64_t n = row < rows ? least(columns - c, LANES) : 0;
+            const float *from = j->w[g] + row * row_step + c * step;
+            for (int64_t l = 0; l < n; l++, from += step)
+                for (int t = 0; t < 9; t++) lanes[t][l] = from[t];
+            memcpy(taps, lanes, sizeof taps);
+            square_G(taps, made);
+            float *to = u.at + c / LANES * u.vector + row * u.row;
+            for (int p = 0; p < POINTS; p++) *(vec *)(to + p * u.point) = made[p];
+        }
+}
+
+/* dw of inputs first .. last out of dU, whose row 0 is input `first` */
+static void out_of_dU(const job *j, int64_t g, int64_t first, int64_t last, field du) {
+    float *dw = j->dw[g];
+    for (int64_t c = 0; c < j->outputs; c += LANES)
+        for (int64_t i = first; i < last && i < j->inputs; i++) {
+            vec point[POINTS], taps[9];
+            float lanes[9][LANES];
+            const float *from = du.at + c / LANES * du.vector + (i - first) * du.row;
+            for (int p = 0; p < POINTS; p++) point[p] = *(const vec *)(from + p * du.point);
+            square_Gt(point, taps);
+            memcpy(lanes, taps, sizeof taps);
+            for (int64_t o = 0; o < LANES && c + o < j->outputs; o++)
+                for (int t = 0; t < 9; t++) dw[((c + o) * j->inputs + i) * 9 + t] = lanes[t][o];
+        }
+}
+
+/* e of examples first .. last */
+static void activate(const job *j, int64_t g, int64_t first, int64_t last) {
+    int64_t pixels = j->side * j->side * TILE * TILE;
+    for (int64_t p = 0; p < pixels; p++)
+        for (int64_t r = first; r < last; r++) {
+            const float *x = j->x + p * j->x_pixel + g * j->x_group + r * j->x_row;
+            float *restrict e = j->e + p * j->e_pixel + g * j->e_group + r * j->e_row;
+            for (int64_t c = 0; c < j->inputs; c++) e[c] = x[c] > 0 ? x[c] : fast_expm1(x[c]);
+        }
+}
+
+/* V of one row and vector of channels. `alone`: the map is this tile, and what is around it is known to be zero. */
+LINE window(int alone, const float *e, int64_t apart, int64_t map, int64_t top, int64_t left, int64_t n, float *v,
+            int64_t v_apart) {
+    vec half[WINDOW][WINDOW];
+#pragma GCC unroll 6
+    for (int b = 0; b < WINDOW; b++) {
+        vec in[WINDOW], out[WINDOW];
+#pragma GCC unroll 6
+        for (int a = 0; a < WINDOW; a++) {
+            int inside = alone ? a > 0 && a <= TILE && b > 0 && b <= TILE
+                               : top + a >= 0 && top + a < map && left + b >= 0 && left + b < map;
+            in[a] = (vec){0};
+            if (inside) in[a] = load(e + (alone ? (a - 1) * TILE + b - 1 : (top + a) * map + left + b) * apart, n);
+        }
+        times_B(in, out);
+#pragma GCC unroll 6
+        for (int r = 0; r < WINDOW; r++) half[r][b] = out[r];
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < WINDOW; r++) {
+        vec out[WINDOW];
+        times_B(half[r], out);
+#pragma GCC unroll 6
+        for (int k = 0; k < WINDOW; k++) *(vec *)(v + (r * WINDOW + k) * v_apart) = out[k];
+    }
+}
+
+/* V of examples first .. last; row 0 of v is the first tile of example `first` */
+static void into_V(const job *j, int64_t g, int64_t first, int64_t last, field v) {
+    int64_t map = TILE * j->side, tiles = j->side * j->side;
+    for (int64_t r = first; r < last; r++) {
+        const float *e = j->e + g * j->e_group + r * j->e_row;
+        for (int64_t tile = 0; tile < tiles; tile++, v.at += v.row) {
+            int64_t top = tile / j->side * TILE - 1, left = tile % j->side * TILE - 1;
+            for (int64_t c = 0; c < j->inputs; c += LANES) {
+                int64_t n = j->inputs - c;
+                float *to = v.at + c / LANES * v.vector;
+                if (tiles > 1)
+                    window(0, e + c, j->e_pixel, map, top, left, n, to, v.point);
+                else if (n >= LANES)
+                    window(1, e + c, j->e_pixel, map, top, left, LANES, to, v.point);
+                else
+                    window(1, e + c, j->e_pixel, map, top, left, n, to, v.point);
+            }
+        }
+    }
+}
+
+/* dx = (B' dV B) ELU'(x) of examples first .. last and inputs from .. to; row 0 and vector 0 of dv are the first ones */
+static void out_of_dV(const job *j, int64_t g, int64_t first, int64_t last, int64_t from, int64_t to, field dv) {
+    int64_t map = TILE * j->side, tiles = j->side * j->side;
+    for (int64_t r = first; r < last; r++)
+        for (int64_t tile = 0; tile < tiles; tile++, dv.at += dv.row) {
+            int64_t top = tile / j->side * TILE - 1, left = tile % j->side * TILE - 1;
+            for (int64_t c = from; c < to && c < j->inputs; c += LANES) {
+                vec point[POINTS], out[POINTS];
+                const float *source = dv.at + (c - from) / LANES * dv.vector;
+                for (int p = 0; p < POINTS; p++) point[p] = *(const vec *)(source + p * dv.point);
+                square_Bt(point, out);
+                int64_t n = j->inputs - c, place = g * j->e_group + r * j->e_row + c;
+                for (int64_t a = 0; a < WINDOW; a++)
+                    for (int64_t b = 0; b < WINDOW; b++) {
+                        int64_t row = top + a, column = left + b;
+                        if (row < 0 || row >= map || column < 0 || column >= map) continue;
+                        int64_t pixel = place + (row * map + column) * j->e_pixel;
+                        vec e = load(j->e + pixel, n), value = out[a * WINDOW + b];
+                        value *= choose(e < 0, e + 1, (vec){0} + 1);
+                        if (tiles > 1) value += load(j->dx + pixel, n); /* windows overlap; dx starts at zero */
+                        store(j->dx + pixel, value, n);
+                    }
+            }
+        }
+}
+
+/* y of examples first .. last and outputs from .. to; row 0 and vector 0 of m are the first ones */
+static void out_of_M(const job *j, int64_t g, int64_t first, int64_t last, int64_t from, int64_t to, field m) {
+    int64_t map = TILE * j->side, tiles = j->side * j->side;
+    for (int64_t r = first; r < last; r++)
+        for (int64_t tile = 0; tile < tiles; tile++, m.at += m.row)
+            for (int64_t c = from; c < to && c < j->outputs; c += LANES) {
+                vec point[POINTS], out[TILE * TILE];
+                const float *source = m.at + (c - from) / LANES * m.vector;
+                for (int p = 0; p < POINTS; p++) point[p] = *(const vec *)(source + p * m.point);
+                square_A(point, out);
+                int64_t n = j->outputs - c;
+                vec b = {0};
+                if (j->bias) b = load(j->bias[g] + c, n);
+                float *y = j->y + g * j->y_group + r * j->y_row + c;
+                y += (tile / j->side * map + tile % j->side) * TILE * j->y_pixel;
+#pragma GCC unroll 4
+                for (int row = 0; row < TILE; row++)
+#pragma GCC unroll 4
+                    for (int column = 0; column < TILE; column++)
+                        store(y + (row * map + column) * j->y_pixel, out[row * TILE + column] + b, n);
+            }
+}
+
+/* dM of examples first .. last, row 0 being the first; adds the sums of dy to `sum` where it is given */
+static void into_dM(const job *j, int64_t g, int64_t first, int64_t last, field dm, float *sum) {
+    int64_t map = TILE * j->side, tiles = j->side * j->side;
+    for (int64_t r = first; r < last; r++)
+        for (int64_t tile = 0; tile < tiles; tile++, dm.at += dm.row)
+            for (int64_t c = 0; c < j->outputs; c += LANES) {
+                vec in[TILE * TILE], made[POINTS], total = {0};
+                int64_t n = j->outputs - c;
+                const float *dy = j->dy + g * j->y_group + r * j->y_row + c;
+                dy += (tile / j->side * map + tile % j->side) * TILE * j->y_pixel;
+#pragma GCC unroll 4
+                for (int row = 0; row < TILE; row++)
+#pragma GCC unroll 4
+                    for (int column = 0; column < TILE; column++) {
+                        in[row * TILE + column] = load(dy + (row * map + column) * j->y_pixel, n);
+                        total += in[row * TILE + column];
+                    }
+                if (sum) *(vec *)(sum + c) += total;
+                square_At(in, made);
+                float *to = dm.at + c / LANES * dm.vector;
+                for (int p = 0; p < POINTS; p++) *(vec *)(to + p * dm.point) = made[p];
+            }
+}
+
+/* A thread's part of n things, cut at multiples of `unit`. */
+static int64_t cut(int64_t n, int64_t unit, int member, int team) {
+    int64_t units = (n + unit - 1) / unit;
+    return least(n, units * member / team * unit);
+}
+
+static void wait_for(int team) {
+    if (team > 1) {
+#pragma omp barrier
+    }
+}
+
+/* M of a block's rows and of columns at .. at + width, out of V and U; dV likewise out of dM and the transpose of U */
+static void products(int64_t rows, int64_t inner, int64_t at, int64_t width, field v, field u, field m) {
+    for (int p = 0; p < POINTS; p++)
+        for (int64_t c = 0; c < width; c += STRIP) {
+            factors f = {.a = v.at + p * v.point, .a_i = v.row, .a_l = 1, .chunk = LANES, .chunks = inner / LANES};
+            f.a_chunk = v.vector;
+            f.b = u.at + p * u.point + (at + c) / LANES * u.vector;
+            f.b_l = u.row;
+            f.b_vec = u.vector;
+            product(rows, width - c > LANES ? 2 : 1, &f, m.at + p * m.point + c, m.row);
+        }
+}
+
+/* One group by a team of threads, which all call it. */
+static void forward_group(const job *j, const size *s, int64_t g, float *shared, float *own, int member, int team) {
+    field u = {shared, s->u, s->inputs * LANES, LANES};
+    into_U(j, g, 0, cut(s->inputs, 1, member, team), cut(s->inputs, 1, member + 1, team), u);
+    wait_for(team);
+    field v = {own, s->v, s->block * s->tiles * LANES, LANES};
+    int64_t last = cut(j->rows, 4, member + 1, team);
+    for (int64_t begin = cut(j->rows, 4, member, team); begin < last; begin += s->block) {
+        int64_t end = least(begin + s->block, last);
+        activate(j, g, begin, end);
+        into_V(j, g, begin, end, v);
+        for (int64_t at = 0; at < s->outputs; at += COLUMNS) {
+            int64_t width = least(COLUMNS, s->outputs - at);
+            field m = {own + POINTS * s->v, s->m, LANES, width};
+            products((end - begin) * s->tiles, s->inputs, at, width, v, u, m);
+            out_of_M(j, g, begin, end, at, at + width, m);
+        }
+    }
+    wait_for(team);
+}
+
+static void backward_group(const job *j, const size *s, int64_t g, float *shared, float *own, int member, int team) {
+    field ut = {shared, s->u, s->outputs * LANES, LANES};
+    field v = {shared + POINTS * s->u, s->all_v, s->all * LANES, LANES};
+    field dm = {v.at + POINTS * s->all_v, s->all_m, s->all * LANES, LANES};
+    float *sums = dm.at + POINTS * s->all_m, *sum = sums + member * s->outputs;
+    if (j->dx)
+        into_U(j, g, 1, cut(s->outputs, 1, member, team), cut(s->outputs, 1, member + 1, team), ut);
+    wait_for(team);
+    int64_t first = cut(j->rows, 4, member, team), last = cut(j->rows, 4, member + 1, team);
+    field here = v, dm_here = dm;
+    here.at += first * s->tiles * LANES;
+    dm_here.at += first * s->tiles * LANES;
+    if (j->dw) into_V(j, g, first, last, here);
+    memset(sum, 0, 4 * s->outputs);
+    into_dM(j, g, first, last, dm_here, sum);
+    for (int64_t begin = first; j->dx && begin < last; begin += s->block) {
+        int64_t end = least(begin + s->block, last);
+        for (int64_t at = 0; at < s->inputs; at += COLUMNS) {
+            int64_t width = least(COLUMNS, s->inputs - at);
+            field dv = {own, s->m, LANES, width};
+            dm_here.at = dm.at + begin * s->tiles * LANES;
+            products((end - begin) * s->tiles, s->outputs, at, width, dm_here, ut, dv);
+            out_of_dV(j, g, begin, end, at, at + width, dv);
+        }
+    }
+    wait_for(team);
+    if (j->dw) {
+        field du = {own, s->du, LANES, s->outputs};
+        last = cut(s->inputs, LANES, member + 1, team);
+        for (int64_t i = cut(s->inputs, LANES, member, team); i < last; i += LANES) {
+            for (int p = 0; p < POINTS; p++)
+                for (int64_t c = 0; c < s->outputs; c += STRIP) {
+                    factors f = {.a = v.at + p * v.point + i * s->all, .a_i = 1, .a_l = LANES, .chunk = s->all, .chunks = 1};
+                    f.b = dm.at + p * dm.point + c * s->all;
+                    f.b_l = LANES;
+                    f.b_vec = dm.vector;
+                    product(LANES, s->outputs - c > LANES ? 2 : 1, &f, du.at + p * du.point + c, du.row);
+                }
+            out_of_dU(j, g, i, i + LANES, du);
+        }
+    }
+    if (j->dbias && member == 0)
+        for (int64_t o = 0; o < j->outputs; o++) {
+            float total = 0;
+            for (int t = 0; t < team; t++) total += sums[t * s->outputs + o];
+            j->dbias[g][o] = total;
+        }
+    wait_for(team);
+}
+
+/* Memory that a thread keeps for its next call: to have fresh pages mapped each time takes longer than a convolution. */
+static float *scratch(int64_t bytes) {
+    static __thread float *kept;
+    static __thread int64_t size;
+    if (bytes > size) {
+        free(kept);
+        size = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+        kept = aligned_alloc(HUGE_PAGE, size);
+        if (!kept) size = 0;
+#ifdef MADV_HUGEPAGE
+        if (kept) madvise(kept, size, MADV_HUGEPAGE);
+#endif
+    }
+    return kept;
+}
