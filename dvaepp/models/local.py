@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
+from dvaepp.networks import wide, winograd
 from dvaepp.networks.grouped import after_elu, chain
 from dvaepp.networks.residual import Conv, Residual, residual
 
@@ -122,7 +123,7 @@ class Cut:
             skips = [pieces[-1] for pieces in self.skip[begin : begin + BESIDE]]
             width = firsts[-1].shape[1]
             seen = h[..., :width]
-            first = _beside_after_elu(seen, [pad(w, (0, 0, 0, 0, 0, width - w.shape[1])) for w in firsts])
+            first = _beside_after_elu(seen, firsts)
             skip = torch.cat([pad(w, (0, width - w.shape[1])) for w in skips])
             parts.append(Share(first, linear(seen, skip)))
         return Share(*(torch.cat(pieces, -1) for pieces in zip(*parts, strict=True)))
@@ -139,8 +140,13 @@ def to_maps(x: Tensor, size: int) -> Tensor:
 
 
 def _beside_after_elu(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None = None) -> Tensor:
-    """3x3 convolutions of one ELU(x), (pixels, rows, channels), with several kernels: their outputs side by side."""
-    weight = torch.cat(list(weights))
+    """3x3 convolutions of one ELU(x), (pixels, rows, channels), with several kernels: their outputs side by side.
+
+    Kernels of fewer channels see the first ones.
+    """
+    if winograd.fits(round(len(x) ** 0.5)) and wide.takes(x, weights):
+        return wide.after_elu(x, weights, biases)
+    weight = torch.cat([pad(w, (0, 0, 0, 0, 0, x.shape[-1] - w.shape[1])) for w in weights])
     bias = None if biases is None else torch.cat(list(biases))
     return after_elu(x[:, None], [weight], None if bias is None else [bias])[:, 0]
 

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import elu
 
 from dvaepp.compiled import Array, call, library, plain_floats
-from dvaepp.networks import excitation, winograd
+from dvaepp.networks import excitation, wide, winograd
 from dvaepp.networks.residual import Conv, Residual, convolve
 
 LANES = 16  # of a vector in C
@@ -81,6 +81,8 @@ def _project(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> 
 def after_elu(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None = None) -> Tensor:
     """3x3 convolutions of ELU(x), (pixels, groups, rows, channels), with one kernel for each group."""
     size = round(x.shape[0] ** 0.5)
+    if len(weights) == 1 and winograd.fits(size) and wide.takes(x, weights):
+        return wide.after_elu(x[:, 0], weights, biases)[:, None]
     if winograd.fits(size):
         return winograd.after_elu(x, weights, biases)
     active, found = elu(x), []

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, conv_transpose2d, elu
 
-from dvaepp.networks import small_maps, winograd
+from dvaepp.networks import small_maps, wide, winograd
 from dvaepp.networks.dense import TRUNCATED_SD
 from dvaepp.networks.excitation import Excitation
 
@@ -42,12 +42,19 @@ class Conv(nn.Module):
 
     def after_elu(self, x: Tensor) -> Tensor:
         outputs, inputs = self.weight.shape[:2]
-        wide = self.kernel == 3 and inputs * outputs >= winograd.MANY_CHANNELS
-        if wide and not self.resize and winograd.fits(x.shape[-1]) and winograd.in_the_cache(x, [self.weight]):
-            pixels = x.permute(2, 3, 0, 1).flatten(0, 1)[:, None]
-            y = winograd.after_elu(pixels, [self.weight], [self.bias])[:, 0]
-            return y.unflatten(0, x.shape[2:]).permute(2, 3, 0, 1)
+        keeps = self.kernel == 3 and not self.resize and winograd.fits(x.shape[-1])
+        if keeps and inputs * outputs >= winograd.MANY_CHANNELS:
+            pixels, weights, biases = x.permute(2, 3, 0, 1).flatten(0, 1), [self.weight], [self.bias]
+            if wide.takes(pixels, weights):
+                return _maps(wide.after_elu(pixels, weights, biases), x.shape[-1])
+            if winograd.in_the_cache(pixels, weights):
+                return _maps(winograd.after_elu(pixels[:, None], weights, biases)[:, 0], x.shape[-1])
         return self(elu(x))
+
+
+def _maps(x: Tensor, size: int) -> Tensor:
+    """(pixels, rows, channels) -> (rows, channels, size, size), without copying."""
+    return x.unflatten(0, (size, size)).permute(2, 3, 0, 1)
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, resize: str = "") -> Tensor:

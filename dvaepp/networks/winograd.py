@@ -6,8 +6,8 @@ Activations are pixel-major, (pixels, ..., rows, channels): each transform is th
 the 36 products of all rows one batched product. Larger maps are cut into tiles of 4x4. The interpolation points
 0, ±1, ±2, ∞ cost a digit in float32: 1.3e-5 against 1.1e-6 of a direct convolution, for outputs of unit size.
 
-`after_elu` is the form that networks use: winograd.c does all of it in the cache where products are small, and these
-functions do otherwise.
+winograd.c has the same, in two forms: `after_elu` does all of it in a core's cache, for small products; wide.py leaves
+large ones to the library.
 """
 
 import ctypes
@@ -118,7 +118,7 @@ def after_elu(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | N
 def in_the_cache(x: Tensor, weights: Sequence[Tensor]) -> bool:
     """Whether winograd.c takes these kernels, for maps whose sides are multiples of 4."""
     small = weights[0][:, :, 0, 0].numel() <= SMALL_PRODUCT
-    return small and plain_floats((x, *weights)) and _compiled() is not None
+    return small and plain_floats((x, *weights)) and compiled() is not None
 
 
 class _InTheCache(torch.autograd.Function):
@@ -147,8 +147,8 @@ def forward(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> t
 
     Results are laid out like x, so that maps in and out of it stay channels-last.
     """
-    x, weights = _dense_channels(x), _alike(weights)
-    active, y = _like(x, x.shape[-1]), _like(x, len(weights[0]))
+    x, weights = dense_channels(x), _alike(weights)
+    active, y = like(x, x.shape[-1]), like(x, len(weights[0]))
     _run("dvaepp_convolve", x, active, y, weights, e=active, y=y, bias=[b.contiguous() for b in biases])
     return y, active, weights
 
@@ -157,7 +157,7 @@ def backward(
     dy: Tensor, active: Tensor, weights: Sequence[Tensor], for_x: bool, for_weights: bool, for_biases: bool
 ) -> tuple[Tensor | None, list[Tensor], list[Tensor]]:
     """The gradients of x, weights and biases."""
-    dy, dx = _dense_channels(dy), None
+    dy, dx = dense_channels(dy), None
     if for_x:
         dx = torch.empty_like(active)
         if len(active) > TILE**2:
@@ -168,7 +168,7 @@ def backward(
     return dx, dw, dbias
 
 
-def _like(x: Tensor, channels: int) -> Tensor:
+def like(x: Tensor, channels: int) -> Tensor:
     """Room for as many pixels, groups and rows, in the order in which x has them."""
     pixels, groups, rows, _ = x.shape
     if groups == 1 and x.stride(2) > x.stride(0):
@@ -176,8 +176,13 @@ def _like(x: Tensor, channels: int) -> Tensor:
     return x.new_empty(pixels, groups, rows, channels)
 
 
-def _dense_channels(x: Tensor) -> Tensor:
+def dense_channels(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def dense_kernel(weight: Tensor) -> Tensor:
+    """As winograd.c reads it: all of an output's taps lie together."""
+    return weight if weight.stride()[1:] == (9, 3, 1) else weight.contiguous()
 
 
 def _alike(weights: Sequence[Tensor]) -> list[Tensor]:
@@ -187,7 +192,7 @@ def _alike(weights: Sequence[Tensor]) -> list[Tensor]:
     return [w.contiguous() for w in weights]
 
 
-class _Job(ctypes.Structure):
+class Job(ctypes.Structure):
     """`job` of winograd.c."""
 
     _fields_ = [(name, ctypes.c_void_p) for name in ("x", "e", "dx", "dy", "y", "w", "bias", "dw", "dbias")] + [
@@ -197,19 +202,23 @@ class _Job(ctypes.Structure):
     ]
 
 
-def _run(function: str, x: Tensor, like_e: Tensor, like_y: Tensor, weights: Sequence[Tensor], **arrays: Array) -> None:
-    pixels, groups, rows, inputs = x.shape
-    job = _Job(groups=groups, rows=rows, inputs=inputs, outputs=like_y.shape[-1])
+def describe(job: Job, x: Tensor, like_e: Tensor, like_y: Tensor) -> None:
+    """Sizes and strides of activations."""
+    pixels, job.groups, job.rows, job.inputs = x.shape
+    job.outputs = like_y.shape[-1]
     job.side = round(pixels**0.5) // TILE
     job.x_pixel, job.x_group, job.x_row, _ = x.stride()
     job.e_pixel, job.e_group, job.e_row, _ = like_e.stride()
     job.y_pixel, job.y_group, job.y_row, _ = like_y.stride()
+
+
+def _run(function: str, x: Tensor, like_e: Tensor, like_y: Tensor, weights: Sequence[Tensor], **arrays: Array) -> None:
+    job = Job()
+    describe(job, x, like_e, like_y)
     job.w_output = weights[0].stride(0)
-    compiled = _compiled()
-    assert compiled is not None
-    call(getattr(compiled, function), job, x=x, w=weights, **arrays)
+    call(getattr(compiled(), function), job, x=x, w=weights, **arrays)
 
 
 @cache
-def _compiled() -> ctypes.CDLL | None:
+def compiled() -> ctypes.CDLL | None:
     return library(Path(__file__).with_suffix(".c"))

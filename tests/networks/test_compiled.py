@@ -1,6 +1,6 @@
 """winograd.c and grouped.c: float32 passes against torch's own convolutions in float64, and their plain forms."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, elu
 
-from dvaepp.networks import excitation, grouped, winograd
+from dvaepp.networks import excitation, grouped, wide, winograd
 from dvaepp.networks.excitation import excited
 from dvaepp.networks.residual import Conv, Residual
 
@@ -26,7 +26,7 @@ SHAPES = [
 
 @pytest.fixture(autouse=True)
 def _needs_a_compiler() -> None:
-    if winograd._compiled() is None or grouped._compiled() is None:
+    if winograd.compiled() is None or grouped._compiled() is None:
         pytest.skip("no C compiler here: the plain forms are tested in test_small_maps.py")
 
 
@@ -108,10 +108,71 @@ def test_the_plain_form_is_the_same_function(monkeypatch: pytest.MonkeyPatch) ->
         tensors = _case(shape)
         compiled = _with_gradients(_after_elu(tensors), tensors)
         with monkeypatch.context() as patch:
-            patch.setattr(winograd, "_compiled", lambda: None)
+            patch.setattr(winograd, "compiled", lambda: None)
             plain = _with_gradients(_after_elu(tensors), tensors)
         for a, b in zip(compiled, plain, strict=True):
             assert _error(a, b.double()) < 4e-5 and not torch.equal(a, b)
+
+
+# pixels, rows, inputs of each kernel, outputs of a kernel
+WIDE = [
+    (16, 1, [480], 48),
+    (16, 30, [128, 128, 128, 128], 32),
+    (16, 9, [32, 64, 96, 96], 64),
+    (64, 7, [64, 48, 64], 96),
+    (16, 21, [96], 240),
+]
+
+
+def _wide_oracle(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
+    size = round(len(x) ** 0.5)
+    maps = elu(x).unflatten(0, (size, size)).permute(2, 3, 0, 1)
+    found = [conv2d(maps[:, : w.shape[1]], w, b, padding=1) for w, b in zip(weights, biases, strict=True)]
+    return torch.cat(found, 1).permute(2, 3, 0, 1).flatten(0, 1)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("pixels, rows, inputs, outputs", WIDE)
+def test_kernels_side_by_side_are_their_convolutions(
+    pixels: int, rows: int, inputs: list[int], outputs: int, number: int
+) -> None:
+    """Kernels cut out of wider ones, some of fewer inputs than x has; to 2e-5 of the largest entry."""
+    g = torch.Generator().manual_seed(rows)
+    x = torch.randn(pixels, rows, max(inputs), generator=g).requires_grad_()
+    whole = [torch.randn(outputs, n + 8 * i, 3, 3, generator=g) / (9 * n) ** 0.5 for i, n in enumerate(inputs)]
+    whole = [w.requires_grad_() for w in whole]
+    biases = [torch.randn(outputs, generator=g).requires_grad_() for _ in inputs]
+    cut = [w[:, w.shape[1] - n :] for w, n in zip(whole, inputs, strict=True)]
+    assert wide.takes(x, cut)
+    with threads(number):
+        found = _with_gradients(wide.after_elu(x, cut, biases), [x, *whole, *biases])
+        unbiased = wide.after_elu(x, cut)
+    x, *tensors = (t.detach().double().requires_grad_() for t in (x, *whole, *biases))
+    whole, biases = tensors[: len(inputs)], tensors[len(inputs) :]
+    cut = [w[:, w.shape[1] - n :] for w, n in zip(whole, inputs, strict=True)]
+    expected = _with_gradients(_wide_oracle(x, cut, biases), [x, *whole, *biases])
+    assert all(_error(a, b) < 2e-5 for a, b in zip(found, expected, strict=True))
+    none = [torch.zeros_like(b) for b in biases]
+    assert _error(unbiased, _wide_oracle(x, cut, none)) < 2e-5
+
+
+def test_side_by_side_without_gradients_of_the_input_or_of_the_weights() -> None:
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(16, 5, 256, generator=g).requires_grad_()
+    weight = torch.randn(64, 256, 3, 3, generator=g).requires_grad_()
+    dx, dw = torch.autograd.grad(*_against(wide.after_elu(x, [weight]), [x, weight]))
+    assert torch.equal(dx, torch.autograd.grad(*_against(wide.after_elu(x, [weight.detach()]), [x]))[0])
+    assert torch.equal(dw, torch.autograd.grad(*_against(wide.after_elu(x.detach(), [weight]), [weight]))[0])
+
+
+def test_side_by_side_takes_whole_vectors_of_channels_and_large_products() -> None:
+    x = torch.zeros(16, 2, 256)
+    assert wide.takes(x, [torch.zeros(64, 256, 3, 3)] * 2)
+    assert not wide.takes(x, [torch.zeros(16, 256, 3, 3)])
+    assert not wide.takes(x, [torch.zeros(72, 256, 3, 3)])
+    assert not wide.takes(x[..., :250], [torch.zeros(128, 250, 3, 3)])
+    assert not wide.takes(x, [torch.zeros(64, 256, 3, 3), torch.zeros(32, 256, 3, 3)])
+    assert not wide.takes(x.double(), [torch.zeros(64, 256, 3, 3, dtype=torch.float64)])
 
 
 def test_without_biases_or_gradients_of_the_input_or_of_the_weights() -> None:
@@ -161,7 +222,7 @@ def test_extreme_and_undefined_inputs() -> None:
         assert not torch.isfinite(y[:, 0, 2, 3]).any() and torch.isfinite(y[:, 0, [0, 1, 3]]).all()
 
 
-@pytest.mark.parametrize("channels", [32, 64])
+@pytest.mark.parametrize("channels", [32, 64, 128])
 @pytest.mark.parametrize("size", [4, 8])
 def test_a_block_of_maps_uses_it_and_keeps_them_channels_last(channels: int, size: int) -> None:
     g = torch.Generator().manual_seed(0)
@@ -171,7 +232,7 @@ def test_a_block_of_maps_uses_it_and_keeps_them_channels_last(channels: int, siz
     y = block(x)
     assert y.is_contiguous(memory_format=torch.channels_last)
     names = {type(node).__name__ for node in _nodes(y)}
-    assert "_InTheCacheBackward" in names
+    assert ("_WideBackward" if channels > 100 else "_InTheCacheBackward") in names
     found = _with_gradients(y, tensors)
     double = Residual(channels, channels).double()
     double.load_state_dict({name: value.double() for name, value in block.state_dict().items()})
