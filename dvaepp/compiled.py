@@ -48,7 +48,7 @@ def library(source: Path) -> ctypes.CDLL | None:
 
 def plain_floats(tensors: Sequence[Tensor]) -> bool:
     """Whether all are float32 on a CPU, as compiled functions take them."""
-    return all(t.dtype == torch.float32 and t.is_cpu for t in tensors)
+    return all(t.dtype is torch.float32 and t.is_cpu for t in tensors)
 
 
 def call(function: Callable[..., int], job: ctypes.Structure, **arrays: Array) -> None:

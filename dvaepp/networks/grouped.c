@@ -160,8 +160,7 @@ static void excite_backward(const chain *c, const layer *l, int64_t g, int64_t f
     }
     wait_for(team);
     if (member == 0) {
-        for (int other = 1; other < team; other++)
-            for (int64_t i = 0; i < sums; i++) shared[i] += shared[other * sums + i];
+        for (int other = 1; other < team; other++) add(shared + other * sums, sums, shared);
         float *dw1 = slope(c, l, 0, g), *dw2 = slope(c, l, 2, g);
         for (int64_t k = 0; k < l->squeezed; k++)
             for (int64_t i = 0; i < l->outputs; i++) {
@@ -183,7 +182,7 @@ static void clear_rows(const chain *c, int64_t g, int64_t first, int64_t last, i
 static void add_rows(const chain *c, int64_t g, int64_t first, int64_t last, int64_t channels, const float *a, float *to) {
     for (int64_t p = 0; p < c->pixels; p++) {
         int64_t start = ((p * c->groups + g) * c->rows + first) * channels;
-        for (int64_t i = start; i < start + (last - first) * channels; i++) to[i] += a[i];
+        add(a + start, (last - first) * channels, to + start);
     }
 }
 
@@ -227,8 +226,8 @@ static void needs(const chain *c, int backward, int team, int64_t *shared, int64
         if (l->kind == CONV) {
             job j = convolution(c, l);
             size s = sizes(&j, backward);
-            together = POINTS * s.u + (backward ? POINTS * (s.all_v + s.all_m) + s.outputs * team : 0);
-            alone = POINTS * (backward ? most(s.m, s.du) : s.v + s.m);
+            together = backward ? backward_shared(&s, team) : forward_shared(&s);
+            alone = backward ? backward_own(&s) : forward_own(&s);
         } else if (l->kind == PROJECT) {
             together = backward ? c->pixels * c->rows * (inputs + outputs) : 0;
             alone = (inputs + c->rows) * outputs + (outputs + c->rows) * inputs;

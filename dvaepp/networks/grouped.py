@@ -97,8 +97,8 @@ def _in_one_call(blocks: Sequence[Sequence[Residual]], first: Tensor, others: Se
     kernels = [c.weight for groups in blocks for c in (groups[0].first, groups[0].second)][1:]
     return (
         winograd.fits(round(first.shape[0] ** 0.5))
-        and all(winograd.in_the_cache(first, [kernel]) for kernel in kernels)
-        and plain_floats(others)
+        and all(kernel.numel() <= 9 * winograd.SMALL_PRODUCT for kernel in kernels)
+        and plain_floats((first, *others))
         and all(other.is_contiguous() for other in others[1:])
         and _compiled() is not None
     )

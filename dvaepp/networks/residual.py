@@ -42,13 +42,13 @@ class Conv(nn.Module):
 
     def after_elu(self, x: Tensor) -> Tensor:
         outputs, inputs = self.weight.shape[:2]
-        keeps = self.kernel == 3 and not self.resize and winograd.fits(x.shape[-1])
-        if keeps and inputs * outputs >= winograd.MANY_CHANNELS:
+        size, many = x.shape[-1], inputs * outputs >= winograd.MANY_CHANNELS
+        if self.kernel == 3 and not self.resize and many and winograd.fits_the_cache(size):
             pixels, weights, biases = x.permute(2, 3, 0, 1).flatten(0, 1), [self.weight], [self.bias]
-            if wide.takes(pixels, weights):
-                return _maps(wide.after_elu(pixels, weights, biases), x.shape[-1])
+            if winograd.fits(size) and wide.takes(pixels, weights):
+                return _maps(wide.after_elu(pixels, weights, biases), size)
             if winograd.in_the_cache(pixels, weights):
-                return _maps(winograd.after_elu(pixels[:, None], weights, biases)[:, 0], x.shape[-1])
+                return _maps(winograd.after_elu(pixels[:, None], weights, biases)[:, 0], size)
         return self(elu(x))
 
 

@@ -47,7 +47,7 @@ class _Wide(torch.autograd.Function):
         pixels, _, rows, inputs = x.shape
         outputs, tiles = kernels * len(weights[0]), pixels // TILE**2
         active, y = winograd.like(x, inputs), winograd.like(x, outputs)
-        v, u = x.new_empty(POINTS, rows * tiles, inputs), x.new_empty(POINTS, inputs, outputs)
+        v, u = _points(x, rows * tiles, inputs), _points(x, inputs, outputs)
         _run("dvaepp_wide_in", weights, x, active, y, x=x, e=active, v=v, u=u, w=weights)
         _run("dvaepp_wide_out", weights, x, active, y, y=y, m=torch.bmm(v, u), bias=biases)
         ctx.save_for_backward(active, v, u, *weights)
@@ -60,9 +60,9 @@ class _Wide(torch.autograd.Function):
         active, v, u, *weights = ctx.saved_tensors
         dy = winograd.dense_channels(dy[:, None])
         for_x, for_weights = ctx.needs_input_grad[0], any(ctx.needs_input_grad[2:])
-        dm = v.new_empty(POINTS, v.shape[1], u.shape[2])
+        dm = _points(dy, v.shape[1], u.shape[2])
         dbias = [w.new_empty(len(w)) for w in weights] if ctx.biased else []
-        _run("dvaepp_wide_backward_in", weights, active, active, dy, dy=dy, m=dm, dbias=dbias)
+        _run("dvaepp_wide_backward_in", weights, active, active, dy, dy=dy, dm=dm, dbias=dbias)
         found: dict[str, Array] = {}
         dx, dw = None, []
         if for_x:
@@ -76,10 +76,15 @@ class _Wide(torch.autograd.Function):
         return None if dx is None else dx[:, 0], None, *(dw or nothing), *dbias
 
 
+def _points(like: Tensor, rows: int, channels: int) -> Tensor:
+    """(points, rows, channels), with a vector between points."""
+    return like.new_empty(POINTS, rows * channels + LANES)[:, :-LANES].unflatten(1, (rows, channels))
+
+
 class _Job(winograd.Job):
     """`wide` of winograd.c."""
 
-    _fields_ = [(name, ctypes.c_void_p) for name in ("v", "u", "m", "dv", "du", "w_inputs", "w_outputs")]
+    _fields_ = [(name, ctypes.c_void_p) for name in ("v", "u", "dm", "m", "dv", "du", "w_inputs", "w_outputs")]
 
 
 def _run(

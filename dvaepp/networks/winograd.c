@@ -5,7 +5,6 @@
 /* All threads on one group after another, where groups are fewer than threads; else each thread on its own groups. */
 static int groups(const job *j, const size *s, int64_t shared, int64_t own, int threads, int backward) {
     int together = j->groups < threads;
-    shared += s->outputs * (together ? threads : 1);
     int64_t copies = together ? 1 : threads;
     float *memory = scratch(4 * (copies * shared + threads * own));
     if (!memory) return 0;
@@ -25,12 +24,12 @@ static int groups(const job *j, const size *s, int64_t shared, int64_t own, int 
 
 int dvaepp_convolve(const job *j, int threads) {
     size s = sizes(j, 0);
-    return groups(j, &s, POINTS * s.u, POINTS * (s.v + s.m), threads, 0);
+    return groups(j, &s, forward_shared(&s), forward_own(&s), threads, 0);
 }
 
 int dvaepp_convolve_backward(const job *j, int threads) {
     size s = sizes(j, 1);
-    return groups(j, &s, POINTS * (s.u + s.all_v + s.all_m), POINTS * most(s.m, s.du), threads, 1);
+    return groups(j, &s, backward_shared(&s, j->groups < threads ? threads : 1), backward_own(&s), threads, 1);
 }
 
 /* Where products are large, the library's are the fastest: then only what is around them is done here, in four calls.
@@ -38,12 +37,14 @@ int dvaepp_convolve_backward(const job *j, int threads) {
    that it lacks. Inputs and the outputs of a kernel are whole vectors. */
 typedef struct {
     job j; /* x_group = 0, y_group = outputs of a kernel */
-    float *v, *u, *m, *dv, *du; /* (points, rows, inputs), (points, inputs, all outputs), ... as products take them */
+    /* (points, rows, inputs), (points, inputs, all outputs), ...; the first three, which are written here, have a vector
+       more than a point fills (see sizes), the products' results do not */
+    float *v, *u, *dm, *m, *dv, *du;
     const int64_t *w_inputs, *w_outputs; /* of every kernel: its inputs, and floats from output to output */
 } wide;
 
-static field lines(float *at, int64_t rows, int64_t channels) {
-    return (field){at, rows * channels, LANES, channels};
+static field lines(float *at, int64_t rows, int64_t channels, int64_t apart) {
+    return (field){at, rows * channels + apart, LANES, channels};
 }
 
 static field moved(field f, int64_t row, int64_t channel) {
@@ -62,7 +63,8 @@ static job kernel(const wide *w, int64_t g) {
 int dvaepp_wide_in(const wide *w, int threads) {
     const job *j = &w->j;
     int64_t tiles = j->side * j->side;
-    field v = lines(w->v, j->rows * tiles, j->inputs), u = lines(w->u, j->inputs, j->groups * j->outputs);
+    field v = lines(w->v, j->rows * tiles, j->inputs, LANES);
+    field u = lines(w->u, j->inputs, j->groups * j->outputs, LANES);
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         int member = omp_get_thread_num(), team = omp_get_num_threads();
@@ -82,7 +84,7 @@ int dvaepp_wide_in(const wide *w, int threads) {
 int dvaepp_wide_out(const wide *w, int threads) {
     const job *j = &w->j;
     int64_t tiles = j->side * j->side;
-    field m = lines(w->m, j->rows * tiles, j->groups * j->outputs);
+    field m = lines(w->m, j->rows * tiles, j->groups * j->outputs, 0);
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         int member = omp_get_thread_num(), team = omp_get_num_threads();
@@ -93,11 +95,11 @@ int dvaepp_wide_out(const wide *w, int threads) {
     return 1;
 }
 
-/* dM, which takes the place of M, and the gradients of biases */
+/* dM and the gradients of biases */
 int dvaepp_wide_backward_in(const wide *w, int threads) {
     const job *j = &w->j;
     int64_t tiles = j->side * j->side, all = j->groups * j->outputs;
-    field dm = lines(w->m, j->rows * tiles, all);
+    field dm = lines(w->dm, j->rows * tiles, all, LANES);
     float *sums = calloc(threads * all, 4);
     if (!sums) return 0;
 #pragma omp parallel num_threads(threads) if (threads > 1)
@@ -123,7 +125,7 @@ int dvaepp_wide_backward_in(const wide *w, int threads) {
 int dvaepp_wide_backward_out(const wide *w, int threads) {
     const job *j = &w->j;
     int64_t tiles = j->side * j->side;
-    field dv = lines(w->dv, j->rows * tiles, j->inputs), du = lines(w->du, j->inputs, j->groups * j->outputs);
+    field dv = lines(w->dv, j->rows * tiles, j->inputs, 0), du = lines(w->du, j->inputs, j->groups * j->outputs, 0);
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         int member = omp_get_thread_num(), team = omp_get_num_threads();
@@ -132,7 +134,7 @@ int dvaepp_wide_backward_out(const wide *w, int threads) {
         first = cut(j->inputs, LANES, member, team), last = cut(j->inputs, LANES, member + 1, team);
         for (int64_t g = 0; j->dw && g < j->groups; g++) {
             job own = kernel(w, g);
-            out_of_dU(&own, g, first, last, moved(du, first, g * j->outputs));
+            out_of_dU(&own, first, last, moved(du, first, g * j->outputs), j->dw[g]);
         }
     }
     return 1;

@@ -7,7 +7,7 @@
    with zeros up to full vectors. A "row" is a tile of 4x4 pixels of one example.
 
    Threads share the rows of a group of weights, or the groups where there are several: which thread computes a number
-   never changes it, except sums of bias gradients, whose order depends on the number of threads alone. */
+   never changes it. The order of sums over rows, in gradients of parameters, depends on the number of threads alone. */
 
 #include "fast_exp.h"
 #include <omp.h>
@@ -24,6 +24,7 @@
 #define COLUMNS (2 * STRIP) /* of M at once */
 #define BLOCK_BYTES (1 << 20) /* of V or dV: about a core's own cache */
 #define FEWEST 48             /* rows that use a strip of U while it is near */
+#define FEW_WEIGHTS 2048      /* up to which each thread makes its own U sooner than it fetches another's part of it */
 #define HUGE_PAGE (2 << 20)
 
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
@@ -49,10 +50,9 @@ typedef struct {
 
 typedef struct {
     int64_t inputs, outputs; /* whole vectors' worth */
-    int64_t tiles, all;      /* tiles of an example; rows of all examples */
+    int64_t tiles;           /* of an example */
     int64_t block;           /* examples that pass the stages together */
-    int64_t u, v, m, du;     /* floats from point to point in U, in a block's V, M and dV, and in a block of dU */
-    int64_t all_v, all_m;    /* in V and dM of all rows */
+    int64_t u, v, dm, m;     /* floats from point to point in U and dU, in a block's V and dM, and in its M or dV */
 } size;
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -61,17 +61,14 @@ static int64_t padded(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
 
 static size sizes(const job *j, int backward) {
     size s = {.inputs = padded(j->inputs), .outputs = padded(j->outputs), .tiles = j->side * j->side};
-    s.all = j->rows * s.tiles;
-    int64_t rows = most(FEWEST, BLOCK_BYTES / (4 * POINTS * (backward ? COLUMNS : s.inputs)));
-    s.block = least(rows / s.tiles > 8 ? rows / s.tiles / 8 * 8 : 8, j->rows);
+    int64_t rows = most(FEWEST, BLOCK_BYTES / (4 * POINTS * (s.inputs + (backward ? s.outputs : 0))));
+    s.block = least(rows / s.tiles > 8 ? rows / s.tiles / 8 * 8 : rows / s.tiles > 0 ? rows / s.tiles : 1, j->rows);
     /* a vector more than the points fill: at powers of two all 36 would compete for the same lines of the cache */
     int64_t block_rows = s.block * s.tiles;
     s.u = s.inputs * s.outputs + LANES;
     s.v = block_rows * s.inputs + LANES;
+    s.dm = block_rows * s.outputs + LANES;
     s.m = block_rows * least(COLUMNS, backward ? s.inputs : s.outputs) + LANES;
-    s.du = LANES * s.outputs + LANES;
-    s.all_v = s.all * s.inputs + LANES;
-    s.all_m = s.all * s.outputs + LANES;
     return s;
 }
 
@@ -87,6 +84,11 @@ static inline void store(float *p, vec v, int64_t n) {
         *(vec *)p = v;
     else
         memcpy(p, &v, 4 * n);
+}
+
+/* to += from */
+static inline void add(const float *restrict from, int64_t n, float *restrict to) {
+    for (int64_t i = 0; i < n; i++) to[i] += from[i];
 }
 
 typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
@@ -180,13 +182,14 @@ SQUARE(square_Gt, times_Gt, WINDOW, 3)
 typedef struct {
     const float *a, *b;
     int64_t chunks, chunk, a_i, a_l, a_chunk, b_l, b_vec;
+    int more; /* add to what is there */
 } factors;
 
-/* c (m x n vectors) = a b */
+/* c (m x n vectors) = a b, or c + a b */
 LINE piece(int m, int n, const factors *f, const float *a, float *c, int64_t c_i) {
     vec sum[8][2];
     for (int i = 0; i < m; i++)
-        for (int v = 0; v < n; v++) sum[i][v] = (vec){0};
+        for (int v = 0; v < n; v++) sum[i][v] = f->more ? *(vec *)(c + i * c_i + v * LANES) : (vec){0};
     int64_t a_i = f->a_i, a_l = f->a_l, b_l = f->b_l, b_vec = f->b_vec, chunk = f->chunk;
     const float *b = f->b;
     for (int64_t part = 0; part < f->chunks; part++, a += f->a_chunk - chunk * a_l)
@@ -242,8 +245,7 @@ static void into_U(const job *j, int64_t g, int transposed, int64_t first, int64
 }
 
 /* dw of inputs first .. last out of dU, whose row 0 is input `first` */
-static void out_of_dU(const job *j, int64_t g, int64_t first, int64_t last, field du) {
-    float *dw = j->dw[g];
+static void out_of_dU(const job *j, int64_t first, int64_t last, field du, float *dw) {
     for (int64_t c = 0; c < j->outputs; c += LANES)
         for (int64_t i = first; i < last && i < j->inputs; i++) {
             vec point[POINTS], taps[9];
@@ -414,12 +416,34 @@ static void products(int64_t rows, int64_t inner, int64_t at, int64_t width, fie
         }
 }
 
+/* U or its transpose, by each of a team or by all of it together. */
+static field made_U(const job *j, const size *s, int64_t g, int transposed, float *shared, float *own, int member,
+                    int team) {
+    int64_t rows = transposed ? s->outputs : s->inputs;
+    int alone = s->inputs * s->outputs <= FEW_WEIGHTS;
+    field u = {alone ? own : shared, s->u, rows * LANES, LANES};
+    if (alone)
+        into_U(j, g, transposed, 0, rows, u);
+    else {
+        wait_for(team); /* until none uses the one before */
+        into_U(j, g, transposed, cut(rows, 1, member, team), cut(rows, 1, member + 1, team), u);
+        wait_for(team);
+    }
+    return u;
+}
+
+/* What a group needs in floats, `own` of each thread and `shared` by a team. */
+static int64_t forward_own(const size *s) { return POINTS * (s->u + s->v + s->m); }
+static int64_t forward_shared(const size *s) { return POINTS * s->u; }
+static int64_t backward_own(const size *s) { return POINTS * (2 * s->u + s->v + s->dm + s->m); }
+static int64_t backward_shared(const size *s, int team) {
+    return POINTS * s->u + (9 * s->inputs * s->outputs + s->outputs) * team;
+}
+
 /* One group by a team of threads, which all call it. */
 static void forward_group(const job *j, const size *s, int64_t g, float *shared, float *own, int member, int team) {
-    field u = {shared, s->u, s->inputs * LANES, LANES};
-    into_U(j, g, 0, cut(s->inputs, 1, member, team), cut(s->inputs, 1, member + 1, team), u);
-    wait_for(team);
-    field v = {own, s->v, s->block * s->tiles * LANES, LANES};
+    field u = made_U(j, s, g, 0, shared, own, member, team);
+    field v = {own + POINTS * s->u, s->v, s->block * s->tiles * LANES, LANES};
     int64_t last = cut(j->rows, 4, member + 1, team);
     for (int64_t begin = cut(j->rows, 4, member, team); begin < last; begin += s->block) {
         int64_t end = least(begin + s->block, last);
@@ -427,54 +451,59 @@ static void forward_group(const job *j, const size *s, int64_t g, float *shared,
         into_V(j, g, begin, end, v);
         for (int64_t at = 0; at < s->outputs; at += COLUMNS) {
             int64_t width = least(COLUMNS, s->outputs - at);
-            field m = {own + POINTS * s->v, s->m, LANES, width};
+            field m = {v.at + POINTS * s->v, s->m, LANES, width};
             products((end - begin) * s->tiles, s->inputs, at, width, v, u, m);
             out_of_M(j, g, begin, end, at, at + width, m);
         }
     }
-    wait_for(team);
+}
+
+/* dU += V' dM of some rows; `more`: there is a dU already */
+static void add_dU(const size *s, int64_t rows, field v, field dm, int more, field du) {
+    for (int p = 0; p < POINTS; p++)
+        for (int64_t i = 0; i < s->inputs; i += LANES)
+            for (int64_t c = 0; c < s->outputs; c += STRIP) {
+                factors f = {.a = v.at + p * v.point + i / LANES * v.vector, .a_i = 1, .a_l = LANES, .chunk = rows};
+                f.chunks = 1;
+                f.b = dm.at + p * dm.point + c / LANES * dm.vector;
+                f.b_l = LANES;
+                f.b_vec = dm.vector;
+                f.more = more;
+                product(LANES, s->outputs - c > LANES ? 2 : 1, &f, du.at + p * du.point + i * du.row + c, du.row);
+            }
 }
 
 static void backward_group(const job *j, const size *s, int64_t g, float *shared, float *own, int member, int team) {
-    field ut = {shared, s->u, s->outputs * LANES, LANES};
-    field v = {shared + POINTS * s->u, s->all_v, s->all * LANES, LANES};
-    field dm = {v.at + POINTS * s->all_v, s->all_m, s->all * LANES, LANES};
-    float *sums = dm.at + POINTS * s->all_m, *sum = sums + member * s->outputs;
-    if (j->dx)
-        into_U(j, g, 1, cut(s->outputs, 1, member, team), cut(s->outputs, 1, member + 1, team), ut);
-    wait_for(team);
-    int64_t first = cut(j->rows, 4, member, team), last = cut(j->rows, 4, member + 1, team);
-    field here = v, dm_here = dm;
-    here.at += first * s->tiles * LANES;
-    dm_here.at += first * s->tiles * LANES;
-    if (j->dw) into_V(j, g, first, last, here);
+    int64_t weights = 9 * j->inputs * j->outputs;
+    float *slopes = shared + POINTS * s->u, *sums = slopes + 9 * s->inputs * s->outputs * team;
+    float *slope = slopes + member * weights, *sum = sums + member * s->outputs;
+    field ut = {0}, du = {own + POINTS * s->u, s->u, LANES, s->outputs};
+    if (j->dx) ut = made_U(j, s, g, 1, shared, own, member, team);
     memset(sum, 0, 4 * s->outputs);
-    into_dM(j, g, first, last, dm_here, sum);
-    for (int64_t begin = first; j->dx && begin < last; begin += s->block) {
-        int64_t end = least(begin + s->block, last);
-        for (int64_t at = 0; at < s->inputs; at += COLUMNS) {
+    field v = {du.at + POINTS * s->u, s->v, s->block * s->tiles * LANES, LANES};
+    field dm = {v.at + POINTS * s->v, s->dm, s->block * s->tiles * LANES, LANES};
+    int64_t first = cut(j->rows, 4, member, team), last = cut(j->rows, 4, member + 1, team);
+    for (int64_t begin = first; begin < last; begin += s->block) {
+        int64_t end = least(begin + s->block, last), rows = (end - begin) * s->tiles;
+        into_dM(j, g, begin, end, dm, sum);
+        if (j->dw) {
+            into_V(j, g, begin, end, v);
+            add_dU(s, rows, v, dm, begin > first, du);
+        }
+        for (int64_t at = 0; j->dx && at < s->inputs; at += COLUMNS) {
             int64_t width = least(COLUMNS, s->inputs - at);
-            field dv = {own, s->m, LANES, width};
-            dm_here.at = dm.at + begin * s->tiles * LANES;
-            products((end - begin) * s->tiles, s->outputs, at, width, dm_here, ut, dv);
+            field dv = {dm.at + POINTS * s->dm, s->m, LANES, width};
+            products(rows, s->outputs, at, width, dm, ut, dv);
             out_of_dV(j, g, begin, end, at, at + width, dv);
         }
     }
+    if (j->dw && first == last) memset(slope, 0, 4 * weights);
+    if (j->dw && first < last) out_of_dU(j, 0, s->inputs, du, team > 1 ? slope : j->dw[g]);
     wait_for(team);
-    if (j->dw) {
-        field du = {own, s->du, LANES, s->outputs};
-        last = cut(s->inputs, LANES, member + 1, team);
-        for (int64_t i = cut(s->inputs, LANES, member, team); i < last; i += LANES) {
-            for (int p = 0; p < POINTS; p++)
-                for (int64_t c = 0; c < s->outputs; c += STRIP) {
-                    factors f = {.a = v.at + p * v.point + i * s->all, .a_i = 1, .a_l = LANES, .chunk = s->all, .chunks = 1};
-                    f.b = dm.at + p * dm.point + c * s->all;
-                    f.b_l = LANES;
-                    f.b_vec = dm.vector;
-                    product(LANES, s->outputs - c > LANES ? 2 : 1, &f, du.at + p * du.point + c, du.row);
-                }
-            out_of_dU(j, g, i, i + LANES, du);
-        }
+    if (j->dw && team > 1) {
+        int64_t from = cut(weights, LANES, member, team), n = cut(weights, LANES, member + 1, team) - from;
+        memcpy(j->dw[g] + from, slopes + from, 4 * n);
+        for (int other = 1; other < team; other++) add(slopes + other * weights + from, n, j->dw[g] + from);
     }
     if (j->dbias && member == 0)
         for (int64_t o = 0; o < j->outputs; o++) {

@@ -46,6 +46,11 @@ def fits(size: int) -> bool:
     return size % TILE == 0 and size <= 2 * TILE  # beyond, the transforms, dense here, outgrow what they save
 
 
+def fits_the_cache(size: int) -> bool:
+    """For `in_the_cache`, which transforms tile by tile."""
+    return size % TILE == 0 and size <= 4 * TILE
+
+
 def kernels(weight: Tensor) -> Tensor:
     """(36, inputs, ..., outputs) of kernels (outputs, inputs, 3, 3), or of a stack of them before these axes."""
     *stack, outputs, inputs, _, _ = weight.shape
