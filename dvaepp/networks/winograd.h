@@ -24,7 +24,6 @@
 #define COLUMNS (2 * STRIP) /* of M at once */
 #define BLOCK_BYTES (1 << 20) /* of V or dV: about a core's own cache */
 #define FEWEST 48             /* rows that use a strip of U while it is near */
-#define FEW_WEIGHTS 2048      /* up to which each thread makes its own U sooner than it fetches another's part of it */
 #define HUGE_PAGE (2 << 20)
 
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
@@ -416,34 +415,28 @@ static void products(int64_t rows, int64_t inner, int64_t at, int64_t width, fie
         }
 }
 
-/* U or its transpose, by each of a team or by all of it together. */
-static field made_U(const job *j, const size *s, int64_t g, int transposed, float *shared, float *own, int member,
-                    int team) {
+/* U or its transpose, by a team. */
+static field made_U(const job *j, const size *s, int64_t g, int transposed, float *shared, int member, int team) {
     int64_t rows = transposed ? s->outputs : s->inputs;
-    int alone = s->inputs * s->outputs <= FEW_WEIGHTS;
-    field u = {alone ? own : shared, s->u, rows * LANES, LANES};
-    if (alone)
-        into_U(j, g, transposed, 0, rows, u);
-    else {
-        wait_for(team); /* until none uses the one before */
-        into_U(j, g, transposed, cut(rows, 1, member, team), cut(rows, 1, member + 1, team), u);
-        wait_for(team);
-    }
+    field u = {shared, s->u, rows * LANES, LANES};
+    wait_for(team); /* until none uses the one before */
+    into_U(j, g, transposed, cut(rows, 1, member, team), cut(rows, 1, member + 1, team), u);
+    wait_for(team);
     return u;
 }
 
 /* What a group needs in floats, `own` of each thread and `shared` by a team. */
-static int64_t forward_own(const size *s) { return POINTS * (s->u + s->v + s->m); }
+static int64_t forward_own(const size *s) { return POINTS * (s->v + s->m); }
 static int64_t forward_shared(const size *s) { return POINTS * s->u; }
-static int64_t backward_own(const size *s) { return POINTS * (2 * s->u + s->v + s->dm + s->m); }
+static int64_t backward_own(const size *s) { return POINTS * (s->u + s->v + s->dm + s->m); }
 static int64_t backward_shared(const size *s, int team) {
     return POINTS * s->u + (9 * s->inputs * s->outputs + s->outputs) * team;
 }
 
 /* One group by a team of threads, which all call it. */
 static void forward_group(const job *j, const size *s, int64_t g, float *shared, float *own, int member, int team) {
-    field u = made_U(j, s, g, 0, shared, own, member, team);
-    field v = {own + POINTS * s->u, s->v, s->block * s->tiles * LANES, LANES};
+    field u = made_U(j, s, g, 0, shared, member, team);
+    field v = {own, s->v, s->block * s->tiles * LANES, LANES};
     int64_t last = cut(j->rows, 4, member + 1, team);
     for (int64_t begin = cut(j->rows, 4, member, team); begin < last; begin += s->block) {
         int64_t end = least(begin + s->block, last);
@@ -477,8 +470,8 @@ static void backward_group(const job *j, const size *s, int64_t g, float *shared
     int64_t weights = 9 * j->inputs * j->outputs;
     float *slopes = shared + POINTS * s->u, *sums = slopes + 9 * s->inputs * s->outputs * team;
     float *slope = slopes + member * weights, *sum = sums + member * s->outputs;
-    field ut = {0}, du = {own + POINTS * s->u, s->u, LANES, s->outputs};
-    if (j->dx) ut = made_U(j, s, g, 1, shared, own, member, team);
+    field ut = {0}, du = {own, s->u, LANES, s->outputs};
+    if (j->dx) ut = made_U(j, s, g, 1, shared, member, team);
     memset(sum, 0, 4 * s->outputs);
     field v = {du.at + POINTS * s->u, s->v, s->block * s->tiles * LANES, LANES};
     field dm = {v.at + POINTS * s->v, s->dm, s->block * s->tiles * LANES, LANES};
