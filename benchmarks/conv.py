@@ -128,13 +128,12 @@ class OurStep:
         self.recipe = recipes.build("table3.rbm", ["dataset=omniglot"])
         self.x = x
         model = build_model(self.recipe, torch.full((1, 28, 28), 0.13))
-        assert model.prior is not None
+        assert model.prior is not None and model.training
         generator = torch.Generator().manual_seed(0)
         chains = pcd.init(model.prior, CHAINS, generator)
         self.state = State(model, build_optimizer(self.recipe, model), chains, generator, 0)
 
     def __call__(self) -> None:
-        self.state.model.train()
         self.state = update(self.recipe, self.state, self.x)[0]._replace(step=1000)
 
 

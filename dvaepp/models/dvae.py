@@ -17,7 +17,7 @@ from dvaepp.errors import UsageError
 from dvaepp.models.decoder import Canvas, Decoder
 from dvaepp.models.latents import LATENTS, Drawn, Latent
 from dvaepp.models.likelihoods import LIKELIHOODS
-from dvaepp.models.local import Cut, LocalNetworks, Share
+from dvaepp.models.local import Cut, LocalNetworks, Share, to_maps, to_pixels
 from dvaepp.models.noise import Noise
 from dvaepp.networks.norm import BatchNorm
 from dvaepp.networks.residual import factor, parse, residual
@@ -66,7 +66,8 @@ class TopDown(NamedTuple):
     @property
     def features(self) -> Tensor:
         """What the decoder reads."""
-        return torch.cat([self.up, *(group.value for group in self.h)], 1)
+        parts = [self.up, *(group.value for group in self.h)]
+        return to_maps(torch.cat([to_pixels(part) for part in parts], -1), self.up.shape[-1])
 
 
 @runtime_checkable

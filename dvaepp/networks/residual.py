@@ -67,6 +67,8 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, resize: str = "") -
         return small_maps.convolution(x, weight, bias, resize)
     if not resize and inputs * outputs >= winograd.MANY_CHANNELS and winograd.fits(x.shape[-1]):
         return winograd.on_maps(x, weight, bias)
+    if inputs == 1 and kernel == 3 and resize != "u" and x.shape[-1] == x.shape[-2]:
+        return small_maps.of_one_channel(x, weight, bias, resize)
     if resize == "u":
         y = conv_transpose2d(x, weight, bias, stride=2, padding=kernel // 2, output_padding=1)
         return y.contiguous(memory_format=torch.channels_last)  # a 1x1 map's own order says nothing

@@ -9,7 +9,7 @@ from functools import cache
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d, conv_transpose2d, linear, pad
+from torch.nn.functional import conv2d, conv_transpose2d, linear, pad, unfold
 
 FEW_PIXELS = 16  # P Q up to which the product is never larger than the padded convolution
 SMALL_MAP = 256  # P Q up to which it pays with few channels
@@ -29,6 +29,14 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, resize: str = ""
     flat = x.permute(0, 2, 3, 1).reshape(rows, -1)
     y = flat @ matrix if bias is None else torch.addmm(bias.repeat(out * out), flat, matrix)
     return y.view(rows, out, out, -1).permute(0, 3, 1, 2)
+
+
+def of_one_channel(x: Tensor, weight: Tensor, bias: Tensor | None, resize: str = "") -> Tensor:
+    """A 3x3 convolution of maps of one channel, of any size: a product over its taps; the result is channels-last."""
+    taps = unfold(x, 3, padding=1, stride=2 if resize == "d" else 1)  # (rows, 9, pixels)
+    out = _resized(x.shape[-1], resize)
+    y = linear(taps.transpose(1, 2), weight.flatten(1), bias)
+    return y.unflatten(1, (out, out)).permute(0, 3, 1, 2)
 
 
 def pointwise(x: Tensor, weight: Tensor, bias: Tensor | None, resize: str = "") -> Tensor:

@@ -65,11 +65,11 @@ class NonFinite(RuntimeError):
 
 def check_finite(state: State, loss: Tensor) -> None:
     """Raise NonFinite unless the loss and every gradient are finite."""
-    modules = [state.model] if state.estimator is None else [state.model, state.estimator]
-    gradients = [p.grad for module in modules for p in module.parameters() if p.grad is not None]
+    groups = [g for o in (state.optimizer, state.own_optimizer) if o is not None for g in o.param_groups]
+    gradients = [p.grad for group in groups for p in group["params"] if p.grad is not None]
     if math.isfinite(loss.item()) and _all_finite(gradients):
         return
-    step = state.step + 1
+    step, modules = state.step + 1, [state.model] if state.estimator is None else [state.model, state.estimator]
     if not math.isfinite(loss.item()):
         raise NonFinite(f"the loss is {loss.item()} at step {step}")
     named = [(name, p.grad) for module in modules for name, p in module.named_parameters() if p.grad is not None]

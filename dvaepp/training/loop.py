@@ -231,7 +231,8 @@ def step(recipe: Recipe, dataset: Dataset, state: State, device: str) -> tuple[S
     t = state.step / recipe.training.steps
     for group in state.optimizer.param_groups:
         group["lr"] = learning_rate(recipe.optimizer, t, state.progress.decays)
-    state.model.train()
+    if not state.model.training:
+        state.model.train()  # walks through all modules
     indices = batch_indices(len(dataset.train), recipe.training.batch_size, state.step, recipe.training.seed)
     x = dataset.batch(indices, state.generator)
     shard = ranks.shard(len(x)) if ranks.size() > 1 else None

@@ -38,6 +38,17 @@ def test_the_product_equals_the_convolution(size: int, resize: str, with_bias: b
     _same(found, expected, [x, weight, *([] if bias is None else [bias])])
 
 
+@pytest.mark.parametrize("size", [1, 2, 5, 8])
+@pytest.mark.parametrize("resize", ["", "d"])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_maps_of_one_channel(size: int, resize: str, with_bias: bool) -> None:
+    x, weight, bias = _random(5, 1, size, size), _random(4, 1, 3, 3, seed=1), _random(4, seed=2) if with_bias else None
+    expected = conv2d(x, weight, bias, stride=2 if resize == "d" else 1, padding=1)
+    found = small_maps.of_one_channel(x, weight, bias, resize)
+    _same(found, expected, [x, weight, *([] if bias is None else [bias])])
+    assert found.is_contiguous(memory_format=torch.channels_last)
+
+
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("resize", ["", "d", "u"])
 @pytest.mark.parametrize("with_bias", [True, False])
