@@ -18,6 +18,7 @@ from dvaepp.networks import winograd
 from dvaepp.networks.winograd import POINTS, TILE
 
 LANES = 16  # of a vector in winograd.c
+LARGE_PRODUCT = 192 * 32  # inputs x outputs from which this is the faster form
 
 
 def takes(x: Tensor, weights: Sequence[Tensor]) -> bool:
@@ -25,7 +26,7 @@ def takes(x: Tensor, weights: Sequence[Tensor]) -> bool:
     inputs, outputs = x.shape[-1], len(weights[0])
     product = inputs * outputs * len(weights)
     whole = inputs % LANES == 0 and outputs % LANES == 0 and all(len(w) == outputs for w in weights)
-    large = whole and product > winograd.SMALL_PRODUCT
+    large = whole and product >= LARGE_PRODUCT
     return large and plain_floats((x, *weights)) and winograd.compiled() is not None
 
 

@@ -25,7 +25,7 @@ from dvaepp.compiled import Array, call, library, plain_floats
 
 TILE = 4
 POINTS = 36
-SMALL_PRODUCT = 480 * 32  # inputs x outputs up to which winograd.c is the faster form
+SMALL_PRODUCT = 480 * 32  # inputs x outputs up to which `after_elu` of winograd.c is faster than torch
 MANY_CHANNELS = 32 * 32  # inputs x outputs from which the transforms are worth their cost on channels-last maps
 B = [[4, 0, -5, 0, 1, 0], [0, -4, -4, 1, 1, 0], [0, 4, -4, -1, 1, 0]]
 B += [[0, -2, -1, 2, 1, 0], [0, 2, -1, -2, 1, 0], [0, 4, 0, -5, 0, 1]]
