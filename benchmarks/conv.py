@@ -65,6 +65,7 @@ def run() -> dict[str, Any]:
         "plain_flops_per_step": work,
         "rows": rows,
         "two_threads_over_one": statistics.median(turn["dvaepp", 1] / turn["dvaepp", 2] for turn in turns),
+        "products_two_threads_over_one": statistics.median(turn["limit", 1] / turn["limit", 2] for turn in turns),
         "turns": [{f"{name}, {threads}": value for (name, threads), value in turn.items()} for turn in turns],
         "peak_rss_bytes": peak,
         "where_the_rest_goes": profile(ours),
