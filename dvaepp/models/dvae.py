@@ -17,9 +17,10 @@ from dvaepp.errors import UsageError
 from dvaepp.models.decoder import Canvas, Decoder
 from dvaepp.models.latents import LATENTS, Drawn, Latent
 from dvaepp.models.likelihoods import LIKELIHOODS
-from dvaepp.models.local import Cut, LocalNetworks, Share, to_maps, to_pixels
+from dvaepp.models.local import Cut, LocalNetworks, Share
 from dvaepp.models.noise import Noise
 from dvaepp.networks.norm import BatchNorm
+from dvaepp.networks.pixels import to_maps, to_pixels
 from dvaepp.networks.residual import factor, parse, residual
 from dvaepp.networks.selu import Selu
 from dvaepp.priors.rbm import RBM

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
-from dvaepp.networks import wide, winograd
+from dvaepp.networks import wide
 from dvaepp.networks.grouped import after_elu, chain
+from dvaepp.networks.pixels import to_maps, to_pixels
 from dvaepp.networks.residual import Conv, Residual, residual
 
 BESIDE = 4  # groups whose first convolutions over h are one: products four times as wide for 1.2 times their work
@@ -129,22 +130,12 @@ class Cut:
         return Share(*(torch.cat(pieces, -1) for pieces in zip(*parts, strict=True)))
 
 
-def to_pixels(x: Tensor) -> Tensor:
-    """(rows, channels, height, width) -> (pixels, rows, channels)."""
-    return x.permute(2, 3, 0, 1).flatten(0, 1)
-
-
-def to_maps(x: Tensor, size: int) -> Tensor:
-    """(pixels, rows, channels) -> (rows, channels, size, size), without copying."""
-    return x.unflatten(0, (size, size)).permute(2, 3, 0, 1)
-
-
 def _beside_after_elu(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None = None) -> Tensor:
     """3x3 convolutions of one ELU(x), (pixels, rows, channels), with several kernels: their outputs side by side.
 
     Kernels of fewer channels see the first ones.
     """
-    if winograd.fits(round(len(x) ** 0.5)) and wide.takes(x, weights):
+    if wide.takes(x, weights):
         return wide.after_elu(x, weights, biases)
     weight = torch.cat([pad(w, (0, 0, 0, 0, 0, x.shape[-1] - w.shape[1])) for w in weights])
     bias = None if biases is None else torch.cat(list(biases))

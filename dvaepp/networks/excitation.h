@@ -1,4 +1,4 @@
-/* Squeeze and excitation on pixel-major activations, with the sum around it:
+/* Squeeze and excitation (App. G) on pixel-major activations, with the sum around it:
 
        out = skip + f s,   s = sigmoid(W2 ELU(W1 mean(f) + b1) + b2)
 
@@ -16,7 +16,7 @@ typedef struct {
     float *dw1, *dw2t, *db1, *db2; /* sums over a thread's rows: (Q, c), (Q, c), q, c */
 } excitation_weights;
 
-static int64_t excitation_forward_floats(const excitation *x) {
+static int64_t excitation_weights_size(const excitation *x) {
     return x->channels * padded(x->squeezed) + x->squeezed * padded(x->channels);
 }
 

@@ -148,7 +148,7 @@ static void excite_backward(const chain *c, const layer *l, int64_t g, int64_t f
     w.dw2t = w.dw1 + l->squeezed * wide;
     w.db1 = w.dw2t + l->squeezed * wide;
     w.db2 = w.db1 + padded(l->squeezed);
-    float *room = own + excitation_forward_floats(&x);
+    float *room = own + excitation_weights_size(&x);
     copy_padded(parameter(c, l, 0)[g], l->squeezed, l->outputs, 0, w.w1);
     copy_padded(parameter(c, l, 2)[g], l->outputs, l->squeezed, 0, w.w2);
     memset(w.dw1, 0, 4 * sums);
@@ -187,13 +187,13 @@ static void add_rows(const chain *c, int64_t g, int64_t first, int64_t last, int
 }
 
 /* One group by a team of threads, which all call it. */
-static void forward_chain(const chain *c, int64_t g, float *shared, float *own, int member, int team) {
+static void forward_chain(const void *what, int64_t g, float *shared, float *own, int member, int team) {
+    const chain *c = what;
     int64_t first = cut(c->rows, 4, member, team), last = cut(c->rows, 4, member + 1, team); /* as forward_group's */
     for (const layer *l = c->layers; l < c->layers + c->count; l++) {
         if (l->kind == CONV) {
             job j = convolution(c, l);
-            size s = sizes(&j, 0);
-            forward_group(&j, &s, g, shared, own, member, team);
+            forward_group(&j, g, shared, own, member, team);
         } else if (l->kind == PROJECT)
             project(c, l, g, first, last, own);
         else if (l->kind == EXCITE)
@@ -201,14 +201,14 @@ static void forward_chain(const chain *c, int64_t g, float *shared, float *own, 
     }
 }
 
-static void backward_chain(const chain *c, int64_t g, float *shared, float *own, int member, int team) {
+static void backward_chain(const void *what, int64_t g, float *shared, float *own, int member, int team) {
+    const chain *c = what;
     int64_t first = cut(c->rows, 4, member, team), last = cut(c->rows, 4, member + 1, team);
     for (const layer *l = c->layers + c->count - 1; l >= c->layers; l--) {
         if (l->kind == CONV) {
             job j = convolution(c, l);
-            size s = sizes(&j, 1);
-            if (s.tiles > 1) clear_rows(c, g, first, last, l->inputs, j.dx); /* what windows give is added up */
-            backward_group(&j, &s, g, shared, own, member, team);
+            if (j.side > 1) clear_rows(c, g, first, last, l->inputs, j.dx); /* what windows give is added up */
+            backward_group(&j, g, shared, own, member, team);
         } else if (l->kind == PROJECT)
             project_backward(c, l, g, first, last, shared, own, member, team);
         else if (l->kind == KEEP)
@@ -234,33 +234,21 @@ static void needs(const chain *c, int backward, int team, int64_t *shared, int64
         } else if (l->kind == EXCITE) {
             excitation x = excitation_of(c, l);
             together = backward ? excitation_sums(&x) * team : 0;
-            alone = excitation_forward_floats(&x) + excitation_kept(&x);
+            alone = excitation_weights_size(&x) + excitation_kept(&x);
         }
         *shared = most(*shared, together);
         *own = most(*own, alone);
     }
 }
 
-static int run(const chain *c, int backward, int threads) {
-    int together = c->groups < threads;
-    int64_t shared, own, copies = together ? 1 : threads;
-    needs(c, backward, together ? threads : 1, &shared, &own);
-    float *memory = scratch(4 * (copies * shared + threads * own));
-    if (!memory) return 0;
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    {
-        int member = omp_get_thread_num(), team = omp_get_num_threads();
-        float *mine = memory + copies * shared + member * own, *ours = memory + (together ? 0 : member * shared);
-        for (int64_t g = together ? 0 : member; g < c->groups; g += together ? 1 : team) {
-            if (backward)
-                backward_chain(c, g, ours, mine, together ? member : 0, together ? team : 1);
-            else
-                forward_chain(c, g, ours, mine, together ? member : 0, together ? team : 1);
-        }
-    }
-    return 1;
+int dvaepp_chain(const chain *c, int threads) {
+    int64_t shared, own;
+    needs(c, 0, team_of(c->groups, threads), &shared, &own);
+    return by_groups(c->groups, shared, own, threads, forward_chain, c);
 }
 
-int dvaepp_chain(const chain *c, int threads) { return run(c, 0, threads); }
-
-int dvaepp_chain_backward(const chain *c, int threads) { return run(c, 1, threads); }
+int dvaepp_chain_backward(const chain *c, int threads) {
+    int64_t shared, own;
+    needs(c, 1, team_of(c->groups, threads), &shared, &own);
+    return by_groups(c->groups, shared, own, threads, backward_chain, c);
+}

@@ -18,9 +18,8 @@ from torch.nn.functional import elu
 
 from dvaepp.compiled import Array, call, library, plain_floats
 from dvaepp.networks import excitation, wide, winograd
+from dvaepp.networks.pixels import to_maps, to_pixels
 from dvaepp.networks.residual import Conv, Residual, convolve
-
-LANES = 16  # of a vector in C
 
 
 def chain(blocks: Sequence[Sequence[Residual]], first: Tensor, skip: Tensor) -> Tensor:
@@ -81,15 +80,14 @@ def _project(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> 
 def after_elu(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None = None) -> Tensor:
     """3x3 convolutions of ELU(x), (pixels, groups, rows, channels), with one kernel for each group."""
     size = round(x.shape[0] ** 0.5)
-    if len(weights) == 1 and winograd.fits(size) and wide.takes(x, weights):
+    if len(weights) == 1 and wide.takes(x, weights):
         return wide.after_elu(x[:, 0], weights, biases)[:, None]
     if winograd.fits(size):
         return winograd.after_elu(x, weights, biases)
     active, found = elu(x), []
     for g, weight in enumerate(weights):
-        maps = active[:, g].unflatten(0, (size, size)).permute(2, 3, 0, 1)
-        y = convolve(maps, weight, None if biases is None else biases[g])
-        found.append(y.permute(2, 3, 0, 1).flatten(0, 1))
+        y = convolve(to_maps(active[:, g], size), weight, None if biases is None else biases[g])
+        found.append(to_pixels(y))
     return torch.stack(found, 1)
 
 
@@ -221,18 +219,22 @@ def _plan(shape: Shape) -> _Plan:
         layer.outputs, layer.squeezed, layer.parameters = kind.outputs, kind.squeezed, parameters
         parameters += {"conv": 2, "project": 2, "keep": 0, "excite": 4}[kind.kind]
         layer.x, layer.skip = x, skip
-        here = rooms.place(0, kind.outputs)  # sums, where the skip was
         if kind.kind == "conv":
             layer.kept = keep(area * kind.inputs)
             layer.y = x = keep(area * kind.outputs) if following == "excite" else rooms.place(1, kind.outputs)
         elif kind.kind == "project":
-            layer.y = skip = here
+            layer.y = skip = rooms.place(0, kind.outputs)
         elif kind.kind == "keep":
             skip = x
         else:
-            channels, squeezed = (-(-n // LANES) * LANES for n in (kind.outputs, kind.squeezed))
+            channels, squeezed = (-(-n // winograd.LANES) * winograd.LANES for n in (kind.outputs, kind.squeezed))
             layer.kept = keep(groups * rows * (2 * channels + squeezed))
-            layer.y = x = OUT if not following else keep(area * kind.outputs) if following == "project" else here
+            if not following:
+                layer.y = x = OUT
+            elif following == "project":
+                layer.y = x = keep(area * kind.outputs)
+            else:
+                layer.y = x = rooms.place(0, kind.outputs)  # where its skip was
     backward = _plan_backward(layers, kinds, area)
     first, out = ((pixels, groups, rows, width) for width in (kinds[0].inputs, kinds[-1].outputs))
     blocks = sum(kind.kind == "excite" for kind in kinds)

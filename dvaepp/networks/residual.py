@@ -18,6 +18,7 @@ from torch.nn.functional import conv2d, conv_transpose2d, elu
 from dvaepp.networks import small_maps, wide, winograd
 from dvaepp.networks.dense import TRUNCATED_SD
 from dvaepp.networks.excitation import Excitation
+from dvaepp.networks.pixels import to_maps, to_pixels
 
 BLOCK = re.compile(r"(\d+)([du]?)")
 
@@ -44,17 +45,12 @@ class Conv(nn.Module):
         outputs, inputs = self.weight.shape[:2]
         size, many = x.shape[-1], inputs * outputs >= winograd.MANY_CHANNELS
         if self.kernel == 3 and not self.resize and many and winograd.fits_the_cache(size):
-            pixels, weights, biases = x.permute(2, 3, 0, 1).flatten(0, 1), [self.weight], [self.bias]
-            if winograd.fits(size) and wide.takes(pixels, weights):
-                return _maps(wide.after_elu(pixels, weights, biases), size)
+            pixels, weights, biases = to_pixels(x), [self.weight], [self.bias]
+            if wide.takes(pixels, weights):
+                return to_maps(wide.after_elu(pixels, weights, biases), size)
             if winograd.in_the_cache(pixels, weights):
-                return _maps(winograd.after_elu(pixels[:, None], weights, biases)[:, 0], size)
+                return to_maps(winograd.after_elu(pixels[:, None], weights, biases)[:, 0], size)
         return self(elu(x))
-
-
-def _maps(x: Tensor, size: int) -> Tensor:
-    """(pixels, rows, channels) -> (rows, channels, size, size), without copying."""
-    return x.unflatten(0, (size, size)).permute(2, 3, 0, 1)
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, resize: str = "") -> Tensor:

@@ -15,18 +15,17 @@ from torch.autograd.function import once_differentiable
 
 from dvaepp.compiled import Array, call, plain_floats
 from dvaepp.networks import winograd
-from dvaepp.networks.winograd import POINTS, TILE
+from dvaepp.networks.winograd import LANES, POINTS, TILE
 
-LANES = 16  # of a vector in winograd.c
 LARGE_PRODUCT = 192 * 32  # inputs x outputs from which this is the faster form
 
 
 def takes(x: Tensor, weights: Sequence[Tensor]) -> bool:
-    """For maps whose sides are multiples of 4."""
+    """Whether products are large enough, for x (pixels, ..., channels)."""
     inputs, outputs = x.shape[-1], len(weights[0])
     product = inputs * outputs * len(weights)
     whole = inputs % LANES == 0 and outputs % LANES == 0 and all(len(w) == outputs for w in weights)
-    large = whole and product >= LARGE_PRODUCT
+    large = whole and product >= LARGE_PRODUCT and winograd.fits(round(len(x) ** 0.5))
     return large and plain_floats((x, *weights)) and winograd.compiled() is not None
 
 
@@ -67,7 +66,7 @@ class _Wide(torch.autograd.Function):
         found: dict[str, Array] = {}
         dx, dw = None, []
         if for_x:
-            dx = torch.zeros_like(active) if len(active) > TILE**2 else torch.empty_like(active)
+            dx = winograd.gradient_like(active)
             found |= {"dx": dx, "dv": torch.bmm(dm, u.transpose(1, 2))}
         if for_weights:
             dw = [w.new_empty(w.shape) for w in weights]

@@ -2,34 +2,15 @@
 
 #include "winograd.h"
 
-/* All threads on one group after another, where groups are fewer than threads; else each thread on its own groups. */
-static int groups(const job *j, const size *s, int64_t shared, int64_t own, int threads, int backward) {
-    int together = j->groups < threads;
-    int64_t copies = together ? 1 : threads;
-    float *memory = scratch(4 * (copies * shared + threads * own));
-    if (!memory) return 0;
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    {
-        int member = omp_get_thread_num(), team = omp_get_num_threads();
-        float *mine = memory + copies * shared + member * own, *ours = memory + (together ? 0 : member * shared);
-        for (int64_t g = together ? 0 : member; g < j->groups; g += together ? 1 : team) {
-            if (backward)
-                backward_group(j, s, g, ours, mine, together ? member : 0, together ? team : 1);
-            else
-                forward_group(j, s, g, ours, mine, together ? member : 0, together ? team : 1);
-        }
-    }
-    return 1;
-}
-
 int dvaepp_convolve(const job *j, int threads) {
     size s = sizes(j, 0);
-    return groups(j, &s, forward_shared(&s), forward_own(&s), threads, 0);
+    return by_groups(j->groups, forward_shared(&s), forward_own(&s), threads, forward_group, j);
 }
 
 int dvaepp_convolve_backward(const job *j, int threads) {
     size s = sizes(j, 1);
-    return groups(j, &s, backward_shared(&s, j->groups < threads ? threads : 1), backward_own(&s), threads, 1);
+    int64_t shared = backward_shared(&s, team_of(j->groups, threads));
+    return by_groups(j->groups, shared, backward_own(&s), threads, backward_group, j);
 }
 
 /* Where products are large, the library's are the fastest: then only what is around them is done here, in four calls.

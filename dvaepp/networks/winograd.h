@@ -61,7 +61,8 @@ static int64_t padded(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
 static size sizes(const job *j, int backward) {
     size s = {.inputs = padded(j->inputs), .outputs = padded(j->outputs), .tiles = j->side * j->side};
     int64_t rows = most(FEWEST, BLOCK_BYTES / (4 * POINTS * (s.inputs + (backward ? s.outputs : 0))));
-    s.block = least(rows / s.tiles > 8 ? rows / s.tiles / 8 * 8 : rows / s.tiles > 0 ? rows / s.tiles : 1, j->rows);
+    int64_t examples = most(1, rows / s.tiles);
+    s.block = least(examples > 8 ? examples / 8 * 8 : examples, j->rows);
     /* a vector more than the points fill: at powers of two all 36 would compete for the same lines of the cache */
     int64_t block_rows = s.block * s.tiles;
     s.u = s.inputs * s.outputs + LANES;
@@ -434,7 +435,9 @@ static int64_t backward_shared(const size *s, int team) {
 }
 
 /* One group by a team of threads, which all call it. */
-static void forward_group(const job *j, const size *s, int64_t g, float *shared, float *own, int member, int team) {
+static void forward_group(const void *what, int64_t g, float *shared, float *own, int member, int team) {
+    const job *j = what;
+    size sized = sizes(j, 0), *s = &sized;
     field u = made_U(j, s, g, 0, shared, member, team);
     field v = {own, s->v, s->block * s->tiles * LANES, LANES};
     int64_t last = cut(j->rows, 4, member + 1, team);
@@ -466,7 +469,9 @@ static void add_dU(const size *s, int64_t rows, field v, field dm, int more, fie
             }
 }
 
-static void backward_group(const job *j, const size *s, int64_t g, float *shared, float *own, int member, int team) {
+static void backward_group(const void *what, int64_t g, float *shared, float *own, int member, int team) {
+    const job *j = what;
+    size sized = sizes(j, 1), *s = &sized;
     int64_t weights = 9 * j->inputs * j->outputs;
     float *slopes = shared + POINTS * s->u, *sums = slopes + 9 * s->inputs * s->outputs * team;
     float *slope = slopes + member * weights, *sum = sums + member * s->outputs;
@@ -521,4 +526,25 @@ static float *scratch(int64_t bytes) {
 #endif
     }
     return kept;
+}
+
+/* What a member of a team does with a group: for all of `what`, in memory shared by the team and its own. */
+typedef void work(const void *what, int64_t g, float *shared, float *own, int member, int team);
+
+static int team_of(int64_t groups, int threads) { return groups < threads ? threads : 1; }
+
+/* All threads on one group after another, where groups are fewer than threads; else each thread on its own groups. */
+static int by_groups(int64_t groups, int64_t shared, int64_t own, int threads, work *of, const void *what) {
+    int together = team_of(groups, threads) > 1;
+    int64_t copies = together ? 1 : threads;
+    float *memory = scratch(4 * (copies * shared + threads * own));
+    if (!memory) return 0;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        int member = omp_get_thread_num(), team = omp_get_num_threads();
+        float *mine = memory + copies * shared + member * own, *ours = memory + (together ? 0 : member * shared);
+        for (int64_t g = together ? 0 : member; g < groups; g += together ? 1 : team)
+            of(what, g, ours, mine, together ? member : 0, together ? team : 1);
+    }
+    return 1;
 }

@@ -22,9 +22,11 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import elu
 
 from dvaepp.compiled import Array, call, library, plain_floats
+from dvaepp.networks.pixels import to_maps, to_pixels
 
 TILE = 4
 POINTS = 36
+LANES = 16  # of a vector in C
 SMALL_PRODUCT = 480 * 32  # inputs x outputs up to which `after_elu` of winograd.c is faster than torch
 MANY_CHANNELS = 32 * 32  # inputs x outputs from which the transforms are worth their cost on channels-last maps
 B = [[4, 0, -5, 0, 1, 0], [0, -4, -4, 1, 1, 0], [0, 4, -4, -1, 1, 0]]
@@ -77,11 +79,10 @@ def convolution(x: Tensor, kernel: Tensor) -> Tensor:
 def on_maps(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The same for maps (rows, inputs, size, size); the result is channels-last."""
     size = x.shape[-1]
-    y = convolution(x.permute(2, 3, 0, 1).flatten(0, 1), kernels(weight))
+    y = convolution(to_pixels(x), kernels(weight))
     if bias is not None:
         y = y + bias
-    maps = y.unflatten(0, (size, size)).permute(2, 3, 0, 1)
-    return maps.contiguous(memory_format=torch.channels_last)
+    return to_maps(y, size).contiguous(memory_format=torch.channels_last)
 
 
 @cache
@@ -127,12 +128,14 @@ def in_the_cache(x: Tensor, weights: Sequence[Tensor]) -> bool:
 
 
 class _InTheCache(torch.autograd.Function):
-    """`after_elu` by winograd.c."""
+    """`after_elu` by winograd.c. Results are laid out like x, so that maps in and out of it stay channels-last."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, biased: bool, *parameters: Tensor) -> Tensor:
-        groups = x.shape[1]
-        y, active, weights = forward(x, parameters[:groups], parameters[groups:])
+        x, groups = dense_channels(x), x.shape[1]
+        weights, biases = _alike(parameters[:groups]), [b.contiguous() for b in parameters[groups:]]
+        active, y = like(x, x.shape[-1]), like(x, len(weights[0]))
+        _run("dvaepp_convolve", x, active, y, weights, e=active, y=y, bias=biases)
         ctx.save_for_backward(active, *weights)
         ctx.biased = biased
         return y
@@ -141,36 +144,19 @@ class _InTheCache(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         active, *weights = ctx.saved_tensors
-        wanted = ctx.needs_input_grad
-        dx, dw, dbias = backward(dy, active, weights, wanted[0], any(wanted[2:]), ctx.biased)
+        dy, dx, wanted = dense_channels(dy), None, ctx.needs_input_grad
+        if wanted[0]:
+            dx = gradient_like(active)
+        dw = [w.new_empty(w.shape) for w in weights] if any(wanted[2:]) else []
+        dbias = [w.new_empty(len(w)) for w in weights] if ctx.biased else []
+        _run("dvaepp_convolve_backward", active, active, dy, weights, e=active, dx=dx, dy=dy, dw=dw, dbias=dbias)
         nothing: list[Tensor | None] = [None] * len(weights)
         return dx, None, *(dw or nothing), *dbias
 
 
-def forward(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """y of `after_elu` by winograd.c, with what `backward` takes: ELU(x) and the weights as they were used.
-
-    Results are laid out like x, so that maps in and out of it stay channels-last.
-    """
-    x, weights = dense_channels(x), _alike(weights)
-    active, y = like(x, x.shape[-1]), like(x, len(weights[0]))
-    _run("dvaepp_convolve", x, active, y, weights, e=active, y=y, bias=[b.contiguous() for b in biases])
-    return y, active, weights
-
-
-def backward(
-    dy: Tensor, active: Tensor, weights: Sequence[Tensor], for_x: bool, for_weights: bool, for_biases: bool
-) -> tuple[Tensor | None, list[Tensor], list[Tensor]]:
-    """The gradients of x, weights and biases."""
-    dy, dx = dense_channels(dy), None
-    if for_x:
-        dx = torch.empty_like(active)
-        if len(active) > TILE**2:
-            dx.zero_()  # what windows of several tiles give is added up
-    dw = [w.new_empty(w.shape) for w in weights] if for_weights else []
-    dbias = [w.new_empty(len(w)) for w in weights] if for_biases else []
-    _run("dvaepp_convolve_backward", active, active, dy, weights, e=active, dx=dx, dy=dy, dw=dw, dbias=dbias)
-    return dx, dw, dbias
+def gradient_like(active: Tensor) -> Tensor:
+    """Room for dx; zeros where windows of several tiles add up."""
+    return torch.zeros_like(active) if len(active) > TILE**2 else torch.empty_like(active)
 
 
 def like(x: Tensor, channels: int) -> Tensor:
