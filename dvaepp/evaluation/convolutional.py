@@ -52,7 +52,7 @@ def _log_weights(model: DVAE, x: Tensor, encoded: Encoded, k: int, smoothing: Sm
     elif z:
         for parameters, value in zip(model.global_priors(), z, strict=True):
             log_w = log_w + model.global_latent.log_prob(parameters.expand(len(value), -1), value)
-    priors = model.local_priors(drawn.up, [group.value for group in drawn.h])
+    priors = model.local_priors(drawn)
     for mine, prior, group in zip(q.local_parameters, priors, drawn.h, strict=True):
         latent = model.local_latent
         log_w = log_w + latent.log_prob(prior, group.scored) - latent.log_prob(mine, group.scored)

@@ -17,7 +17,7 @@ from dvaepp.errors import UsageError
 from dvaepp.models.decoder import Canvas, Decoder
 from dvaepp.models.latents import LATENTS, Drawn, Latent
 from dvaepp.models.likelihoods import LIKELIHOODS
-from dvaepp.models.local import Cut, LocalNetworks, Share
+from dvaepp.models.local import Cut, LocalNetworks, Share, joined
 from dvaepp.models.noise import Noise
 from dvaepp.networks.norm import BatchNorm
 from dvaepp.networks.pixels import to_maps, to_pixels
@@ -58,17 +58,21 @@ class Encoded(NamedTuple):
 
 
 class TopDown(NamedTuple):
-    """One pass: the global groups' and the local groups' draws, and ζ scaled up to the local maps."""
+    """One pass: the global groups' and the local groups' draws, and ζ scaled up to the local maps.
+
+    `seen` are the joined h before those groups that p asks for (`LocalNetworks.ends`); the last group is one of them.
+    """
 
     zeta: list[Drawn]
     up: Tensor
     h: list[Drawn]
+    seen: list[Tensor | None]
 
     @property
     def features(self) -> Tensor:
         """What the decoder reads."""
-        parts = [self.up, *(group.value for group in self.h)]
-        return to_maps(torch.cat([to_pixels(part) for part in parts], -1), self.up.shape[-1])
+        h = joined(self.seen[-1], self.h[-1].value)
+        return to_maps(torch.cat([to_pixels(self.up), h], -1), self.up.shape[-1])
 
 
 @runtime_checkable
@@ -77,7 +81,7 @@ class Source(Protocol):
 
     def global_group(self, before: Sequence[Tensor]) -> Drawn: ...
 
-    def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn: ...
+    def local_group(self, up: Tensor, before: Tensor | None) -> Drawn: ...
 
 
 class DVAE(nn.Module):
@@ -183,9 +187,14 @@ class DVAE(nn.Module):
             zeta.append(source.global_group([group.value for group in zeta]))
         up = self.scaled_up([group.value for group in zeta], rows)
         h: list[Drawn] = []
-        for _ in range(self.q.num_groups):
-            h.append(source.local_group(up, [group.value for group in h]))
-        return TopDown(zeta, up, h)
+        seen: list[Tensor | None] = []
+        before: Tensor | None = None
+        for j in range(self.p.num_groups):
+            if j in self.p.ends:
+                seen.append(before)
+            h.append(source.local_group(up, before))
+            before = joined(before, h[-1].value) if j + 1 < self.p.num_groups else None
+        return TopDown(zeta, up, h, seen)
 
     def scaled_up(self, zeta: Sequence[Tensor], rows: int) -> Tensor:
         """ζ at the resolution of the local units, (rows, channels, height, width)."""
@@ -194,10 +203,10 @@ class DVAE(nn.Module):
         up: Tensor = self.upsample(torch.cat(list(zeta), 1)[:, :, None, None].contiguous(memory_format=NHWC))
         return up
 
-    def local_priors(self, up: Tensor, h: Sequence[Tensor]) -> list[Tensor]:
+    def local_priors(self, drawn: TopDown) -> list[Tensor]:
         """Parameters of p(h_j|ζ, h_<j) for all j, given all h."""
-        p = self.p.cut(up.shape[1])
-        return p.beside(p.share(up), h, self.resolution)
+        p = self.p.cut(drawn.up.shape[1])
+        return p.beside(p.share(drawn.up), drawn.seen, self.resolution)
 
     def global_priors(self) -> list[Tensor]:
         """Parameters of factorial global priors, (1, per unit · units) for each group; normal ones are N(0, I)."""
@@ -223,11 +232,11 @@ class Posterior:
         self.global_parameters.append(self.model.posterior_parameters(self.encoded, before))
         return self._draw(self.model.global_latent, self.global_parameters[-1])
 
-    def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn:
+    def local_group(self, up: Tensor, before: Tensor | None) -> Drawn:
         q = self.encoded.local
         if self._shares is None:
             self._shares = q.split(self.encoded.share.plus(q.share(up, 1)))
-        j = len(before)
+        j = len(self.local_parameters)
         self.local_parameters.append(q.one(j, self._shares[j], before, self.model.resolution))
         return self._draw(self.model.local_latent, self.local_parameters[-1])
 
@@ -250,10 +259,10 @@ class Prior:
         value = self.zeta[len(before)]
         return Drawn(value, value)
 
-    def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn:
+    def local_group(self, up: Tensor, before: Tensor | None) -> Drawn:
         if self._shares is None:
             self._cut = self.model.p.cut(up.shape[1])
             self._shares = self._cut.split(self._cut.share(up))
-        j = len(before)
+        j = 0 if before is None else before.shape[-1] // self.model.p.channels
         parameters = self._cut.one(j, self._shares[j], before, self.model.resolution)
         return self.model.local_latent.draw(parameters, self.noise, self.smoothing)

@@ -63,6 +63,11 @@ class LocalNetworks(nn.Module):
         outputs: Tensor = self.networks[j](torch.cat([shared, *h], 1))
         return outputs
 
+    @property
+    def ends(self) -> list[int]:
+        """Groups whose h before `Cut.beside` asks for: the last of those that it takes at a time."""
+        return [min(begin + BESIDE, self.num_groups) - 1 for begin in range(0, self.num_groups, BESIDE)]
+
     def cut(self, *parts: int) -> "Cut":
         """For one pass: `shared` comes in parts of these channels."""
         return Cut([[b for b in network.children() if isinstance(b, Residual)] for network in self.networks], parts)
@@ -98,36 +103,41 @@ class Cut:
         firsts, skips = ([piece.contiguous() for piece in part.chunk(len(self.networks), -1)] for part in share)
         return [Share(first, skip) for first, skip in zip(firsts, skips, strict=True)]
 
-    def one(self, j: int, share: Share, h: Sequence[Tensor], size: int) -> Tensor:
-        """Network j from its share of all of `shared` and h_1 ... h_{j-1} (maps)."""
-        if h:
-            before = torch.cat([to_pixels(group) for group in h], -1)
-            first = after_elu(before[:, None], [self.first[j][-1]])[:, 0]
+    def one(self, j: int, share: Share, before: Tensor | None, size: int) -> Tensor:
+        """Network j from its share of all of `shared` and the joined h_1 ... h_{j-1}: maps."""
+        if before is not None:
+            first = after_elu(before[:, None], [self.first[j][-1]]).squeeze(1)
             share = share.plus(Share(first, linear(before, self.skip[j][-1])))
         blocks = [[block] for block in self.networks[j]]
-        return to_maps(chain(blocks, *(part[:, None] for part in share))[:, 0], size)
+        return to_maps(chain(blocks, *(part[:, None] for part in share)).squeeze(1), size)
 
-    def beside(self, share: Share, h: Sequence[Tensor], size: int) -> list[Tensor]:
-        """All networks at once, given all h: the outputs of every group, maps."""
+    def beside(self, share: Share, seen: Sequence[Tensor | None], size: int) -> list[Tensor]:
+        """All networks at once, given the joined h before each of `ends`: the outputs of every group, maps."""
         groups = len(self.networks)
         if groups > 1:
-            share = share.plus(self._share_of_h(torch.cat([to_pixels(group) for group in h[: groups - 1]], -1)))
+            share = share.plus(self._share_of_h([before for before in seen if before is not None]))
         first, skip = (part.unflatten(-1, (groups, -1)).transpose(1, 2).contiguous() for part in share)
         x = chain(list(zip(*self.networks, strict=True)), first, skip)
         return [to_maps(group, size) for group in x.unbind(1)]
 
-    def _share_of_h(self, h: Tensor) -> Share:
+    def _share_of_h(self, seen: Sequence[Tensor]) -> Share:
         """Some groups at a time, as wide as the widest of them: zeros stand for the h that a group must not see."""
         parts = []
-        for begin in range(0, len(self.networks), BESIDE):
+        for begin, before in zip(range(0, len(self.networks), BESIDE), seen, strict=True):
             firsts = [pieces[-1] for pieces in self.first[begin : begin + BESIDE]]
             skips = [pieces[-1] for pieces in self.skip[begin : begin + BESIDE]]
-            width = firsts[-1].shape[1]
-            seen = h[..., :width]
-            first = _beside_after_elu(seen, firsts)
-            skip = torch.cat([pad(w, (0, width - w.shape[1])) for w in skips])
-            parts.append(Share(first, linear(seen, skip)))
+            first = _beside_after_elu(before, firsts)
+            skip = torch.cat([pad(w, (0, before.shape[-1] - w.shape[1])) for w in skips])
+            parts.append(Share(first, linear(before, skip)))
         return Share(*(torch.cat(pieces, -1) for pieces in zip(*parts, strict=True)))
+
+
+def joined(before: Tensor | None, h: Tensor) -> Tensor:
+    """Groups beside each other, (pixels, rows, channels), with one more (maps).
+
+    Joined as they come, each brings back one gradient; in a concatenation for every later group it would bring many.
+    """
+    return to_pixels(h) if before is None else torch.cat([before, to_pixels(h)], -1)
 
 
 def _beside_after_elu(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None = None) -> Tensor:
@@ -139,7 +149,7 @@ def _beside_after_elu(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Ten
         return wide.after_elu(x, weights, biases)
     weight = torch.cat([pad(w, (0, 0, 0, 0, 0, x.shape[-1] - w.shape[1])) for w in weights])
     bias = None if biases is None else torch.cat(list(biases))
-    return after_elu(x[:, None], [weight], None if bias is None else [bias])[:, 0]
+    return after_elu(x[:, None], [weight], None if bias is None else [bias]).squeeze(1)
 
 
 def _quieten(last: nn.Module) -> None:

@@ -73,7 +73,7 @@ def _plain(layer: _Layer, x: Tensor, skip: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _project(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
-    kernels = torch.stack([weight[:, :, 0, 0] for weight in weights])
+    kernels = torch.stack([weight.flatten(1) for weight in weights])
     return torch.matmul(x, kernels.transpose(1, 2)) + torch.stack(list(biases))[:, None]
 
 
@@ -81,7 +81,7 @@ def after_elu(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | N
     """3x3 convolutions of ELU(x), (pixels, groups, rows, channels), with one kernel for each group."""
     size = round(x.shape[0] ** 0.5)
     if len(weights) == 1 and wide.takes(x, weights):
-        return wide.after_elu(x[:, 0], weights, biases)[:, None]
+        return wide.after_elu(x.squeeze(1), weights, biases)[:, None]
     if winograd.fits(size):
         return winograd.after_elu(x, weights, biases)
     active, found = elu(x), []

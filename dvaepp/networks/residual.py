@@ -49,7 +49,7 @@ class Conv(nn.Module):
             if wide.takes(pixels, weights):
                 return to_maps(wide.after_elu(pixels, weights, biases), size)
             if winograd.in_the_cache(pixels, weights):
-                return to_maps(winograd.after_elu(pixels[:, None], weights, biases)[:, 0], size)
+                return to_maps(winograd.after_elu(pixels[:, None], weights, biases).squeeze(1), size)
         return self(elu(x))
 
 

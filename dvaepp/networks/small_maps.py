@@ -41,7 +41,7 @@ def of_one_channel(x: Tensor, weight: Tensor, bias: Tensor | None, resize: str =
 
 def pointwise(x: Tensor, weight: Tensor, bias: Tensor | None, resize: str = "") -> Tensor:
     """A 1x1 convolution: a linear map of every pixel, of every second one, or onto every second one."""
-    kernel = weight[:, :, 0, 0]
+    kernel = weight.flatten(1)  # a view; an index would bring back zeros and a copy
     pixels = x[:, :, ::2, ::2] if resize == "d" else x
     if resize != "u":
         return linear(pixels.permute(0, 2, 3, 1), kernel, bias).permute(0, 3, 1, 2)

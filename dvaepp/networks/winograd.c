@@ -49,7 +49,7 @@ int dvaepp_wide_in(const wide *w, int threads) {
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         int member = omp_get_thread_num(), team = omp_get_num_threads();
-        int64_t first = cut(j->rows, 4, member, team), last = cut(j->rows, 4, member + 1, team);
+        int64_t first = cut(j->rows, 2, member, team), last = cut(j->rows, 2, member + 1, team);
         activate(j, 0, first, last);
         into_V(j, 0, first, last, moved(v, first * tiles, 0));
         first = cut(j->inputs, LANES, member, team), last = cut(j->inputs, LANES, member + 1, team);
@@ -69,7 +69,7 @@ int dvaepp_wide_out(const wide *w, int threads) {
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         int member = omp_get_thread_num(), team = omp_get_num_threads();
-        int64_t first = cut(j->rows, 4, member, team), last = cut(j->rows, 4, member + 1, team);
+        int64_t first = cut(j->rows, 2, member, team), last = cut(j->rows, 2, member + 1, team);
         for (int64_t g = 0; g < j->groups; g++)
             out_of_M(j, g, first, last, 0, j->outputs, moved(m, first * tiles, g * j->outputs));
     }
@@ -86,7 +86,7 @@ int dvaepp_wide_backward_in(const wide *w, int threads) {
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         int member = omp_get_thread_num(), team = omp_get_num_threads();
-        int64_t first = cut(j->rows, 4, member, team), last = cut(j->rows, 4, member + 1, team);
+        int64_t first = cut(j->rows, 2, member, team), last = cut(j->rows, 2, member + 1, team);
         for (int64_t g = 0; g < j->groups; g++) {
             int64_t at = g * j->outputs;
             into_dM(j, g, first, last, moved(dm, first * tiles, at), sums + member * all + at);
@@ -110,7 +110,7 @@ int dvaepp_wide_backward_out(const wide *w, int threads) {
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         int member = omp_get_thread_num(), team = omp_get_num_threads();
-        int64_t first = cut(j->rows, 4, member, team), last = cut(j->rows, 4, member + 1, team);
+        int64_t first = cut(j->rows, 2, member, team), last = cut(j->rows, 2, member + 1, team);
         if (j->dx) out_of_dV(j, 0, first, last, 0, j->inputs, moved(dv, first * tiles, 0));
         first = cut(j->inputs, LANES, member, team), last = cut(j->inputs, LANES, member + 1, team);
         for (int64_t g = 0; j->dw && g < j->groups; g++) {

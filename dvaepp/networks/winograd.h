@@ -440,8 +440,8 @@ static void forward_group(const void *what, int64_t g, float *shared, float *own
     size sized = sizes(j, 0), *s = &sized;
     field u = made_U(j, s, g, 0, shared, member, team);
     field v = {own, s->v, s->block * s->tiles * LANES, LANES};
-    int64_t last = cut(j->rows, 4, member + 1, team);
-    for (int64_t begin = cut(j->rows, 4, member, team); begin < last; begin += s->block) {
+    int64_t last = cut(j->rows, 2, member + 1, team);
+    for (int64_t begin = cut(j->rows, 2, member, team); begin < last; begin += s->block) {
         int64_t end = least(begin + s->block, last);
         activate(j, g, begin, end);
         into_V(j, g, begin, end, v);
@@ -480,7 +480,7 @@ static void backward_group(const void *what, int64_t g, float *shared, float *ow
     memset(sum, 0, 4 * s->outputs);
     field v = {du.at + POINTS * s->u, s->v, s->block * s->tiles * LANES, LANES};
     field dm = {v.at + POINTS * s->v, s->dm, s->block * s->tiles * LANES, LANES};
-    int64_t first = cut(j->rows, 4, member, team), last = cut(j->rows, 4, member + 1, team);
+    int64_t first = cut(j->rows, 2, member, team), last = cut(j->rows, 2, member + 1, team);
     for (int64_t begin = first; begin < last; begin += s->block) {
         int64_t end = least(begin + s->block, last), rows = (end - begin) * s->tiles;
         into_dM(j, g, begin, end, dm, sum);

@@ -115,7 +115,7 @@ def after_elu(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | N
         y: Tensor = _InTheCache.apply(x, biases is not None, *weights, *(biases or ()))
         return y
     if len(weights) == 1:
-        y = convolution(elu(x[:, 0]), kernels(weights[0]))[:, None]
+        y = convolution(elu(x.squeeze(1)), kernels(weights[0]))[:, None]
     else:
         y = convolution(elu(x), kernels(torch.stack(list(weights))))
     return y if biases is None else y + torch.stack(list(biases)).unsqueeze(-2)

@@ -79,7 +79,7 @@ def _convolutional(
         latent = model.global_latent
         triples = zip(q.global_parameters, model.global_priors(), zeta, strict=True)
         kl += [latent.kl(mine, prior, value, smoothing) for mine, prior, value in triples]
-    local = zip(q.local_parameters, model.local_priors(drawn.up, h), h, strict=True)
+    local = zip(q.local_parameters, model.local_priors(drawn), h, strict=True)
     kl += [model.local_latent.kl(mine, prior, value, smoothing) for mine, prior, value in local]
     log_likelihood = model.decoder(drawn.features, model.canvas.pad(x))
     binary = model.global_kind in ("rbm", "bernoulli")

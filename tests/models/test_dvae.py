@@ -161,7 +161,7 @@ def test_the_posterior_pass_equals_the_networks_one_by_one(global_kind: str, loc
     drawn = model.top_down(q, len(x))
     zeta, h = [g.value for g in drawn.zeta], [g.value for g in drawn.h]
     features = model.norm1(model.down1(model.input_norm(x)))
-    found, expected = [drawn.features, *q.local_parameters, *model.local_priors(drawn.up, h)], []
+    found, expected = [drawn.features, *q.local_parameters, *model.local_priors(drawn)], []
     if global_kind == "none":
         up = model.constant.expand(5, -1, -1, -1)
         assert zeta == []

@@ -51,13 +51,17 @@ def _written_out(networks: LocalNetworks, j: int, x: Tensor) -> Tensor:
 def _one_after_another(cut: Cut, share: Share, h: list[Tensor], size: int) -> Tensor:
     """As a pass that draws h group by group."""
     shares = cut.split(share)
-    return torch.cat([cut.one(j, shares[j], h[:j], size) for j in range(len(shares))], 1)
+    return torch.cat([cut.one(j, shares[j], _joined(h[:j]), size) for j in range(len(shares))], 1)
 
 
 def _beside(networks: LocalNetworks, shared: Tensor, h: list[Tensor], size: int) -> list[Tensor]:
     """As a pass that knows all h."""
     cut = networks.cut(shared.shape[1])
-    return cut.beside(cut.share(shared), h, size)
+    return cut.beside(cut.share(shared), [_joined(h[:j]) for j in networks.ends], size)
+
+
+def _joined(h: list[Tensor]) -> Tensor | None:
+    return torch.cat(h, 1).permute(2, 3, 0, 1).flatten(0, 1) if h else None
 
 
 CASES = [
