@@ -18,15 +18,20 @@ typedef struct {
 
 typedef struct {
     const layer *layers;
-    float *kept;        /* what backward needs of forward */
+    float *const *kept; /* what backward needs of forward, in several pieces */
     float *const *ends; /* arrays of the caller's */
     const float *const *parameters; /* by parameter, then by group, as nn modules have them */
     float *const *slopes;
     int64_t count, pixels, groups, rows;
 } chain;
 
-/* A place is an offset into `kept`, or -1 - i for the i-th of `ends`. */
-static float *at(const chain *c, int64_t place) { return place < 0 ? c->ends[-1 - place] : c->kept + place; }
+/* A place is -1 - i for the i-th of `ends`, or in `kept` the piece's number in the upper bits and the float's below. */
+#define PIECE_BITS 40
+
+static float *at(const chain *c, int64_t place) {
+    if (place < 0) return c->ends[-1 - place];
+    return c->kept[place >> PIECE_BITS] + (place & (((int64_t)1 << PIECE_BITS) - 1));
+}
 
 static const float *const *parameter(const chain *c, const layer *l, int i) {
     return c->parameters + (l->parameters + i) * c->groups;

@@ -132,10 +132,9 @@ class _Chain(torch.autograd.Function):
     def forward(ctx: Any, first: Tensor, skip: Tensor, shape: Shape, *parameters: Tensor) -> Tensor:
         plan = _plan(shape)
         first, skip, out = first.contiguous(), skip.contiguous(), first.new_empty(plan.out)
-        kept = first.new_empty(plan.kept)
-        rooms = first.new_empty(sum(plan.rooms)).split(plan.rooms)
+        kept, rooms = ([first.new_empty(floats) for floats in sizes] for sizes in (plan.kept, plan.rooms))
         _run("dvaepp_chain", plan, kept, [first, skip, out, *rooms], parameters)
-        ctx.save_for_backward(kept, *parameters)
+        ctx.save_for_backward(*kept, *parameters)
         ctx.shape = shape
         return out
 
@@ -143,10 +142,10 @@ class _Chain(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         plan = _plan(ctx.shape)
-        kept, *parameters = ctx.saved_tensors
+        kept, parameters = ctx.saved_tensors[: len(plan.kept)], ctx.saved_tensors[len(plan.kept) :]
         dout = dout.contiguous()
         dfirst, dskip = (dout.new_empty(plan.first) for _ in range(2))
-        rooms = dout.new_empty(sum(plan.rooms_backward)).split(plan.rooms_backward)
+        rooms = [dout.new_empty(floats) for floats in plan.rooms_backward]
         slopes = [torch.empty_like(p) for p in parameters]
         _run("dvaepp_chain_backward", plan, kept, [dout, dfirst, dskip, *rooms], parameters, slopes)
         return dfirst, dskip if plan.blocks > 1 else dout, None, *slopes
@@ -176,10 +175,23 @@ class _Plan(NamedTuple):
     shape: Shape
     first: tuple[int, ...]
     out: tuple[int, ...]
-    kept: int
+    kept: list[int]
     rooms: list[int]
     rooms_backward: list[int]
     blocks: int
+
+
+class _Kept:
+    """Pieces of what backward needs: memory for larger ones would be mapped anew, page by page, at every step."""
+
+    def __init__(self) -> None:
+        self.sizes = [0]
+
+    def place(self, floats: int) -> int:
+        if self.sizes[-1] and self.sizes[-1] + floats > PIECE:
+            self.sizes.append(0)
+        self.sizes[-1] += floats
+        return (len(self.sizes) - 1 << PIECE_BITS) + self.sizes[-1] - floats
 
 
 class _Rooms:
@@ -197,6 +209,8 @@ class _Rooms:
         return [self.area * width for _, width in self.found]
 
 
+PIECE = 1 << 21  # floats: 8 MB, a fraction of what allocators keep
+PIECE_BITS = 40  # as in grouped.c
 FIRST, SKIP, OUT = DOUT, DFIRST, DSKIP = -1, -2, -3  # the caller's arrays, forward and backward
 
 
@@ -204,14 +218,8 @@ FIRST, SKIP, OUT = DOUT, DFIRST, DSKIP = -1, -2, -3  # the caller's arrays, forw
 def _plan(shape: Shape) -> _Plan:
     """Forward, what backward needs lies in `kept`; all else passes through few arrays, which stay in a cache."""
     pixels, groups, rows, kinds = shape
-    area, used, parameters = pixels * groups * rows, 0, 0
-    layers, rooms = (_CLayer * len(kinds))(), _Rooms(area)
-
-    def keep(floats: int) -> int:
-        nonlocal used
-        used += floats
-        return used - floats
-
+    area, parameters = pixels * groups * rows, 0
+    layers, rooms, kept = (_CLayer * len(kinds))(), _Rooms(area), _Kept()
     x, skip = FIRST, SKIP
     for i, (layer, kind) in enumerate(zip(layers, kinds, strict=True)):
         following = kinds[i + 1].kind if i + 1 < len(kinds) else ""
@@ -220,25 +228,25 @@ def _plan(shape: Shape) -> _Plan:
         parameters += {"conv": 2, "project": 2, "keep": 0, "excite": 4}[kind.kind]
         layer.x, layer.skip = x, skip
         if kind.kind == "conv":
-            layer.kept = keep(area * kind.inputs)
-            layer.y = x = keep(area * kind.outputs) if following == "excite" else rooms.place(1, kind.outputs)
+            layer.kept = kept.place(area * kind.inputs)
+            layer.y = x = kept.place(area * kind.outputs) if following == "excite" else rooms.place(1, kind.outputs)
         elif kind.kind == "project":
             layer.y = skip = rooms.place(0, kind.outputs)
         elif kind.kind == "keep":
             skip = x
         else:
             channels, squeezed = (-(-n // winograd.LANES) * winograd.LANES for n in (kind.outputs, kind.squeezed))
-            layer.kept = keep(groups * rows * (2 * channels + squeezed))
+            layer.kept = kept.place(groups * rows * (2 * channels + squeezed))
             if not following:
                 layer.y = x = OUT
             elif following == "project":
-                layer.y = x = keep(area * kind.outputs)
+                layer.y = x = kept.place(area * kind.outputs)
             else:
                 layer.y = x = rooms.place(0, kind.outputs)  # where its skip was
     backward = _plan_backward(layers, kinds, area)
     first, out = ((pixels, groups, rows, width) for width in (kinds[0].inputs, kinds[-1].outputs))
     blocks = sum(kind.kind == "excite" for kind in kinds)
-    return _Plan(layers, shape, first, out, used, rooms.sizes(), backward.sizes(), blocks)
+    return _Plan(layers, shape, first, out, kept.sizes, rooms.sizes(), backward.sizes(), blocks)
 
 
 def _plan_backward(layers: ctypes.Array[_CLayer], kinds: Sequence[_Kind], area: int) -> _Rooms:
@@ -262,7 +270,7 @@ def _plan_backward(layers: ctypes.Array[_CLayer], kinds: Sequence[_Kind], area: 
 def _run(
     function: str,
     plan: _Plan,
-    kept: Tensor,
+    kept: Sequence[Tensor],
     ends: Sequence[Tensor],
     parameters: Sequence[Tensor],
     slopes: Sequence[Tensor] = (),
