@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import elu, pad
 
 from dvaepp.models.likelihoods import Likelihood
-from dvaepp.networks.residual import Conv, factor, parse, residual
+from dvaepp.networks.conv import Conv
+from dvaepp.networks.residual import factor, parse, residual
 
 
 class Canvas:

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
 from dvaepp.networks import wide
+from dvaepp.networks.conv import Conv
 from dvaepp.networks.grouped import after_elu, chain
 from dvaepp.networks.pixels import to_maps, to_pixels
-from dvaepp.networks.residual import Conv, Residual, residual
+from dvaepp.networks.residual import Residual, residual
 
 BESIDE = 4  # groups whose first convolutions over h are one: products four times as wide for 1.2 times their work
 QUIET = 0.1  # initial scale of what a network's last block adds

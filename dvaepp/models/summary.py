@@ -6,8 +6,9 @@ from torch import nn
 
 from dvaepp.models.dvae import DVAE
 from dvaepp.models.feedforward import FeedForward
+from dvaepp.networks.conv import Conv
 from dvaepp.networks.norm import BatchNorm
-from dvaepp.networks.residual import Conv, Residual
+from dvaepp.networks.residual import Residual
 
 
 class Row(NamedTuple):

@@ -1,4 +1,5 @@
-/* A chain of residual blocks on pixel-major activations, (pixels, groups, rows, channels), forward and backward.
+/* A chain of residual blocks on pixel-major activations, (pixels, groups, rows, channels), forward and backward; or,
+   of one group and one block, on (rows, pixels, channels).
 
    A thread takes its rows through all layers, or its groups where there are as many as threads; threads meet where one
    layer's weights have been transformed by all, and where gradients of weights are summed over rows. grouped.py says
@@ -23,7 +24,12 @@ typedef struct {
     const float *const *parameters; /* by parameter, then by group, as nn modules have them */
     float *const *slopes;
     int64_t count, pixels, groups, rows;
+    int64_t by_rows; /* (rows, pixels, channels) */
 } chain;
+
+/* From row to row and from pixel to pixel, in channels. */
+static int64_t row_step(const chain *c) { return c->by_rows ? c->pixels : 1; }
+static int64_t pixel_step(const chain *c) { return c->by_rows ? 1 : c->groups * c->rows; }
 
 /* A place is -1 - i for the i-th of `ends`, or in `kept` the piece's number in the upper bits and the float's below. */
 #define PIECE_BITS 40
@@ -54,18 +60,18 @@ static job convolution(const chain *c, const layer *l) {
     j.inputs = l->inputs;
     j.outputs = l->outputs;
     while (j.side * j.side * TILE * TILE < c->pixels) j.side++;
-    j.x_row = j.e_row = l->inputs;
+    j.x_row = j.e_row = row_step(c) * l->inputs;
     j.x_group = j.e_group = c->rows * l->inputs;
-    j.x_pixel = j.e_pixel = c->groups * c->rows * l->inputs;
-    j.y_row = l->outputs;
+    j.x_pixel = j.e_pixel = pixel_step(c) * l->inputs;
+    j.y_row = row_step(c) * l->outputs;
     j.y_group = c->rows * l->outputs;
-    j.y_pixel = c->groups * c->rows * l->outputs;
+    j.y_pixel = pixel_step(c) * l->outputs;
     j.w_output = 9 * l->inputs;
     return j;
 }
 
 static excitation excitation_of(const chain *c, const layer *l) {
-    return (excitation){c->pixels, c->groups * c->rows * l->outputs, l->outputs, l->squeezed};
+    return (excitation){c->pixels, pixel_step(c) * l->outputs, l->outputs, l->squeezed};
 }
 
 /* lines (m, columns) = a (m, inner), whose lines are `apart`, times b (inner, columns); whole vectors of columns */
@@ -139,7 +145,7 @@ static void excite(const chain *c, const layer *l, int64_t g, int64_t first, int
     const float *b1 = parameter(c, l, 1)[g], *b2 = parameter(c, l, 3)[g], *f = at(c, l->x), *skip = at(c, l->skip);
     float *y = at(c, l->y), *kept = at(c, l->kept);
     for (int64_t row = g * c->rows + first; row < g * c->rows + last; row++) {
-        int64_t place = row * l->outputs;
+        int64_t place = row * row_step(c) * l->outputs;
         excite_row(&x, &w, b1, b2, f + place, skip + place, y + place, kept + row * excitation_kept(&x));
     }
 }
@@ -160,7 +166,7 @@ static void excite_backward(const chain *c, const layer *l, int64_t g, int64_t f
     const float *f = at(c, l->x), *kept = at(c, l->kept), *dout = at(c, l->dy);
     float *df = at(c, l->dx);
     for (int64_t row = g * c->rows + first; row < g * c->rows + last; row++) {
-        int64_t place = row * l->outputs;
+        int64_t place = row * row_step(c) * l->outputs;
         excite_row_backward(&x, &w, f + place, kept + row * excitation_kept(&x), dout + place, df + place, room);
     }
     wait_for(team);
@@ -180,6 +186,10 @@ static void excite_backward(const chain *c, const layer *l, int64_t g, int64_t f
 
 /* A thread's rows of a group, at all pixels. */
 static void clear_rows(const chain *c, int64_t g, int64_t first, int64_t last, int64_t channels, float *to) {
+    if (c->by_rows) {
+        memset(to + first * c->pixels * channels, 0, 4 * (last - first) * c->pixels * channels);
+        return;
+    }
     for (int64_t p = 0; p < c->pixels; p++)
         memset(to + ((p * c->groups + g) * c->rows + first) * channels, 0, 4 * (last - first) * channels);
 }

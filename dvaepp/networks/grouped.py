@@ -1,4 +1,5 @@
-"""Chains of residual blocks on pixel-major activations, (pixels, groups, rows, channels), a chain for each group.
+"""Chains of residual blocks on pixel-major activations, (pixels, groups, rows, channels), a chain for each group; and
+single blocks on maps.
 
 The first convolution of the first block belongs to the caller, who may know it as a sum of shares. On a CPU in float32
 a chain is one node of the graph and one call of grouped.c: its parts are so small that keeping books of each would take
@@ -9,7 +10,7 @@ import ctypes
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -18,22 +19,44 @@ from torch.nn.functional import elu
 
 from dvaepp.compiled import Array, call, library, plain_floats
 from dvaepp.networks import excitation, wide, winograd
+from dvaepp.networks.conv import Conv, convolve
 from dvaepp.networks.pixels import to_maps, to_pixels
-from dvaepp.networks.residual import Conv, Residual, convolve
 
 
-def chain(blocks: Sequence[Sequence[Residual]], first: Tensor, skip: Tensor) -> Tensor:
+@runtime_checkable
+class Block(Protocol):
+    """`Residual`, as it is seen from here."""
+
+    first: Conv
+    second: Conv
+    excitation: excitation.Excitation
+    skip: Conv | None
+
+
+def chain(blocks: Sequence[Sequence[Block]], first: Tensor, skip: Tensor) -> Tensor:
     """blocks[place][group], of which the first place takes `first` and `skip`: its first convolution and its skip."""
     layers = _layers(blocks)
     tensors = [p for layer in layers for p in layer.parameters]
-    if _in_one_call(blocks, first, [skip, *tensors]):
-        shape = (*first.shape[:3], _kinds(layers))
-        out: Tensor = _Chain.apply(first, skip, shape, *tensors)
+    if winograd.fits(round(first.shape[0] ** 0.5)) and _in_one_call(blocks, first, skip, tensors):
+        pixels, groups, rows, _ = first.shape
+        out: Tensor = _Chain.apply(first, skip, Shape(pixels, groups, rows, False, _kinds(layers)), *tensors)
         return out
     x = first
     for layer in layers:
         x, skip = _plain(layer, x, skip)
     return x
+
+
+def on_maps(block: Block, first: Tensor, skip: Tensor) -> Tensor:
+    """A block's output, (rows, channels, size, size), out of its first convolution and its skip."""
+    rows, _, size, width = first.shape
+    layers = _layers([[block]])
+    tensors = [p for layer in layers for p in layer.parameters]
+    if size == width and winograd.fits_the_cache(size) and _in_one_call([[block]], first, skip, tensors):
+        lines = (part.permute(0, 2, 3, 1).flatten(1, 2) for part in (first, skip))
+        out: Tensor = _Chain.apply(*lines, Shape(size**2, 1, rows, True, _kinds(layers)), *tensors)
+        return out.unflatten(1, (size, size)).permute(0, 3, 1, 2)
+    return skip + block.excitation(block.second.after_elu(first))
 
 
 class _Layer(NamedTuple):
@@ -43,7 +66,7 @@ class _Layer(NamedTuple):
     parameters: list[Tensor]
 
 
-def _layers(blocks: Sequence[Sequence[Residual]]) -> list[_Layer]:
+def _layers(blocks: Sequence[Sequence[Block]]) -> list[_Layer]:
     found = []
     for place, groups in enumerate(blocks):
         if place > 0:
@@ -91,13 +114,12 @@ def after_elu(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | N
     return torch.stack(found, 1)
 
 
-def _in_one_call(blocks: Sequence[Sequence[Residual]], first: Tensor, others: Sequence[Tensor]) -> bool:
+def _in_one_call(blocks: Sequence[Sequence[Block]], first: Tensor, skip: Tensor, parameters: Sequence[Tensor]) -> bool:
     kernels = [c.weight for groups in blocks for c in (groups[0].first, groups[0].second)][1:]
     return (
-        winograd.fits(round(first.shape[0] ** 0.5))
-        and all(kernel.numel() <= 9 * winograd.SMALL_PRODUCT for kernel in kernels)
-        and plain_floats((first, *others))
-        and all(other.is_contiguous() for other in others[1:])
+        all(kernel.numel() <= 9 * winograd.SMALL_PRODUCT for kernel in kernels)
+        and plain_floats((first, skip, *parameters))
+        and all(p.is_contiguous() for p in parameters)
         and _compiled() is not None
     )
 
@@ -111,7 +133,14 @@ class _Kind(NamedTuple):
     squeezed: int = 0
 
 
-Shape = tuple[int, int, int, tuple[_Kind, ...]]  # pixels, groups, rows, layers
+class Shape(NamedTuple):
+    """`by_rows`: activations are (rows, pixels, channels) of one group, not (pixels, groups, rows, channels)."""
+
+    pixels: int
+    groups: int
+    rows: int
+    by_rows: bool
+    layers: tuple[_Kind, ...]
 
 
 def _kinds(layers: Sequence[_Layer]) -> tuple[_Kind, ...]:
@@ -164,7 +193,7 @@ class _CChain(ctypes.Structure):
     """`chain` of grouped.c."""
 
     _fields_ = [(name, ctypes.c_void_p) for name in ("layers", "kept", "ends", "parameters", "slopes")] + [
-        (name, ctypes.c_int64) for name in ("count", "pixels", "groups", "rows")
+        (name, ctypes.c_int64) for name in ("count", "pixels", "groups", "rows", "by_rows")
     ]
 
 
@@ -217,7 +246,7 @@ FIRST, SKIP, OUT = DOUT, DFIRST, DSKIP = -1, -2, -3  # the caller's arrays, forw
 @cache
 def _plan(shape: Shape) -> _Plan:
     """Forward, what backward needs lies in `kept`; all else passes through few arrays, which stay in a cache."""
-    pixels, groups, rows, kinds = shape
+    pixels, groups, rows, by_rows, kinds = shape
     area, parameters = pixels * groups * rows, 0
     layers, rooms, kept = (_CLayer * len(kinds))(), _Rooms(area), _Kept()
     x, skip = FIRST, SKIP
@@ -244,7 +273,8 @@ def _plan(shape: Shape) -> _Plan:
             else:
                 layer.y = x = rooms.place(0, kind.outputs)  # where its skip was
     backward = _plan_backward(layers, kinds, area)
-    first, out = ((pixels, groups, rows, width) for width in (kinds[0].inputs, kinds[-1].outputs))
+    order = (rows, pixels) if by_rows else (pixels, groups, rows)
+    first, out = ((*order, width) for width in (kinds[0].inputs, kinds[-1].outputs))
     blocks = sum(kind.kind == "excite" for kind in kinds)
     return _Plan(layers, shape, first, out, kept.sizes, rooms.sizes(), backward.sizes(), blocks)
 
@@ -275,8 +305,8 @@ def _run(
     parameters: Sequence[Tensor],
     slopes: Sequence[Tensor] = (),
 ) -> None:
-    pixels, groups, rows, kinds = plan.shape
-    job = _CChain(count=len(kinds), pixels=pixels, groups=groups, rows=rows)
+    pixels, groups, rows, by_rows, kinds = plan.shape
+    job = _CChain(count=len(kinds), pixels=pixels, groups=groups, rows=rows, by_rows=by_rows)
     job.layers = ctypes.addressof(plan.layers)
     arrays: dict[str, Array] = {"kept": kept, "ends": ends, "parameters": parameters, "slopes": slopes}
     compiled = _compiled()

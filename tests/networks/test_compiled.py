@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.nn.functional import conv2d, elu
 
 from dvaepp.networks import excitation, grouped, wide, winograd
+from dvaepp.networks.conv import Conv
 from dvaepp.networks.excitation import excited
-from dvaepp.networks.residual import Conv, Residual
+from dvaepp.networks.residual import Residual
 
 # pixels, groups, rows, inputs, outputs: whole vectors of channels and parts of them, blocks of rows and their rests
 SHAPES = [
@@ -335,6 +336,54 @@ def test_a_chain_leaves_what_it_was_given() -> None:
     once = torch.autograd.grad(y, [first, skip], dy, retain_graph=True)
     again = torch.autograd.grad(y, [first, skip], dy)
     assert all(torch.equal(a, b) for a, b in zip([first, skip, dy, *once], [*before, direction, *again], strict=True))
+
+
+def test_what_backward_needs_may_lie_in_several_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bits, wherever they are kept."""
+    g = torch.Generator().manual_seed(0)
+    blocks = [
+        [Residual(8, 32, generator=g), Residual(8, 32, generator=g)],
+        [Residual(32, 16, generator=g) for _ in "ab"],
+    ]
+    first, skip = (torch.randn(16, 2, 8, 32, generator=g).requires_grad_() for _ in range(2))
+    found, pieces = [], []
+    for floats in (grouped.PIECE, 10_000, 1):
+        monkeypatch.setattr(grouped, "PIECE", floats)
+        grouped._plan.cache_clear()
+        y = grouped.chain(blocks, first, skip)
+        pieces.append(len(y.grad_fn.saved_tensors))
+        found.append(_with_gradients(y, [first, skip]))
+    grouped._plan.cache_clear()
+    assert pieces[0] < pieces[1] < pieces[2]
+    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+@pytest.mark.parametrize(("channels", "size", "rows"), [(8, 16, 9), (20, 8, 7), (64, 8, 1), (32, 4, 30), (3, 4, 2)])
+def test_a_block_on_maps_is_one_node_after_its_first_convolution(
+    channels: int, size: int, rows: int, layout: torch.memory_format, number: int
+) -> None:
+    """In float32 against torch's layers in float64."""
+    g = torch.Generator().manual_seed(channels)
+    block = Residual(5, channels, generator=g)
+    for parameter in block.parameters():
+        if parameter.dim() == 1:
+            parameter.data = torch.randn(parameter.shape, generator=g)
+    maps = [torch.randn(rows, channels, size, size, generator=g).to(memory_format=layout) for _ in range(2)]
+    first, skip = (part.requires_grad_() for part in maps)
+    parameters = [*block.second.parameters(), *block.excitation.parameters()]
+    with threads(number):
+        y = grouped.on_maps(block, first, skip)
+        assert "_ChainBackward" in {type(node).__name__ for node in _nodes(y)}
+        assert y.is_contiguous(memory_format=torch.channels_last)
+        found = _with_gradients(y, [first, skip, *parameters])
+    w, b, w1, b1, w2, b2 = exact = [p.detach().double().requires_grad_() for p in parameters]
+    first, skip = (part.detach().double().requires_grad_() for part in maps)
+    f = conv2d(elu(first), w, b, padding=1)
+    s = torch.sigmoid(elu(f.mean((2, 3)) @ w1.T + b1) @ w2.T + b2)
+    expected = _with_gradients(skip + s[:, :, None, None] * f, [first, skip, *exact])
+    assert all(_error(mine, theirs) < 1e-4 for mine, theirs in zip(found, expected, strict=True))
 
 
 def _after_first(block: Residual, place: int) -> list[torch.nn.Parameter]:

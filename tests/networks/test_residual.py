@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dvaepp.networks.residual import Conv, Residual, factor, parse, residual
+from dvaepp.networks.conv import Conv
+from dvaepp.networks.residual import Residual, factor, parse, residual
 from dvaepp.networks.selu import Selu
 
 
