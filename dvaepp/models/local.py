@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, pad
+from torch.nn.functional import pad
 
 from dvaepp.networks import wide
 from dvaepp.networks.conv import Conv
 from dvaepp.networks.grouped import after_elu, chain
+from dvaepp.networks.linear import linear
 from dvaepp.networks.pixels import to_maps, to_pixels
 from dvaepp.networks.residual import Residual, residual
 

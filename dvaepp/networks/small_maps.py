@@ -9,7 +9,9 @@ from functools import cache
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d, conv_transpose2d, linear, pad, unfold
+from torch.nn.functional import conv2d, conv_transpose2d, pad, unfold
+
+from dvaepp.networks.linear import linear
 
 FEW_PIXELS = 16  # P Q up to which the product is never larger than the padded convolution
 SMALL_MAP = 256  # P Q up to which it pays with few channels
