@@ -9,11 +9,13 @@ step takes by itself is told by the quickest of many (Chen and Revels 2016), wha
 are reported.
 """
 
+import multiprocessing
 import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import torch
@@ -39,13 +41,10 @@ Turn = dict[tuple[str, int], list[float]]
 
 
 def run() -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(0)
-    x = (torch.rand(BATCH, 1, 28, 28, generator=generator) < 0.13).float()
-    ours, plain = OurStep(x), PlainStep(x)
-    with FlopCounterMode(display=False) as counter:
-        plain()
-    work = counter.get_total_flops()
-    turns = take_turns({"dvaepp": ours, "plain eager": plain}, work)
+    with Contestant("dvaepp") as ours, Contestant("plain eager") as plain:
+        work = plain.ask(flops)
+        turns = [take_turns((ours, plain), work) for _ in range(ROUNDS)]
+        about = ours.ask(about_it)
     rows = []
     for threads in THREADS:
         for name in ("dvaepp", "plain eager"):
@@ -63,10 +62,8 @@ def run() -> dict[str, Any]:
                 }
             )
     scaling = {name: ((name, 1), (name, 2)) for name in ("dvaepp", "limit")}
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return {
         "batch": BATCH,
-        "parameters": sum(p.numel() for p in ours.state.model.parameters()),
         "plain_flops_per_step": work,
         "rows": rows,
         "limit_s": {threads: quickest(turns, ("limit", threads)) for threads in THREADS},
@@ -75,30 +72,69 @@ def run() -> dict[str, Any]:
         "products_two_threads_over_one": ratio(turns, *scaling["limit"]),
         "products_two_threads_over_one_by_medians": ratio_by_medians(turns, *scaling["limit"]),
         "turns": [{f"{name}, {threads}": value for (name, threads), value in turn.items()} for turn in turns],
-        "peak_rss_bytes": peak,
-        "where_the_rest_goes": profile(ours),
+        **about,
     }
 
 
-def take_turns(steps: Mapping[str, Callable[[], object]], work: float) -> list[Turn]:
-    """Seconds of every step by contestant and threads, and of as much work in products, in several rounds.
+class Contestant:
+    """A step in a process of its own, which no other's freed memory slows."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __enter__(self) -> "Contestant":
+        spawn = multiprocessing.get_context("spawn")
+        self.pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=start, initargs=(self.name,))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pool.shutdown()
+
+    def ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return self.pool.submit(function, *arguments).result()
+
+
+def take_turns(contestants: Sequence[Contestant], work: float) -> Turn:
+    """Seconds of every step of a round by contestant and threads, and of as much work in products.
 
     A machine's speed may change by half within a minute: all take their turns in every round.
     """
-    before, turns = torch.get_num_threads(), []
-    try:
-        for _ in range(ROUNDS):
-            turn: Turn = {}
-            for threads in THREADS:
-                torch.set_num_threads(threads)
-                turn["limit", threads] = products(work)
-                for name, step in steps.items():
-                    step()  # the first after another's finds neither its data in the cache nor its memory mapped
-                    turn[name, threads] = [seconds(step) for _ in range(STEPS)]
-            turns.append(turn)
-    finally:
-        torch.set_num_threads(before)
-    return turns
+    turn: Turn = {}
+    for threads in THREADS:
+        turn["limit", threads] = contestants[0].ask(products, work, threads)
+        turn[contestants[0].name, threads] = contestants[0].ask(steps, threads)
+    for threads in THREADS:
+        turn[contestants[1].name, threads] = contestants[1].ask(steps, threads)
+    return turn
+
+
+_step: Callable[[], object]  # of a contestant's process
+
+
+def start(name: str) -> None:
+    global _step
+    generator = torch.Generator().manual_seed(0)
+    x = (torch.rand(BATCH, 1, 28, 28, generator=generator) < 0.13).float()
+    _step = OurStep(x) if name == "dvaepp" else PlainStep(x)
+
+
+def steps(threads: int) -> list[float]:
+    torch.set_num_threads(threads)
+    _step()  # the first after another's does not find its data in the cache
+    return [seconds(_step) for _ in range(STEPS)]
+
+
+def flops() -> int:
+    with FlopCounterMode(display=False) as counter:
+        _step()
+    return int(counter.get_total_flops())
+
+
+def about_it() -> dict[str, Any]:
+    assert isinstance(_step, OurStep)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    parameters = sum(p.numel() for p in _step.state.model.parameters())
+    return {"parameters": parameters, "peak_rss_bytes": peak, "where_the_rest_goes": profile(_step)}
 
 
 def seconds(step: Callable[[], object]) -> float:
@@ -107,8 +143,9 @@ def seconds(step: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def products(work: float) -> list[float]:
+def products(work: float, threads: int) -> list[float]:
     """Seconds that `work` FLOP would take at the rate of each of some 1000 x 1000 x 1000 products."""
+    torch.set_num_threads(threads)
     a, out = torch.rand(1000, 1000), torch.empty(1000, 1000)
     return [work / 2e9 * seconds(lambda: torch.mm(a, a, out=out)) for _ in range(30)]
 
@@ -128,11 +165,9 @@ def ratio_by_medians(turns: Sequence[Turn], over: tuple[str, int], under: tuple[
 
 def profile(step: Any) -> list[dict[str, Any]]:
     """The operators that take most of a step on one thread, in ms."""
-    before = torch.get_num_threads()
     torch.set_num_threads(1)
     with torch.profiler.profile() as found:
         step()
-    torch.set_num_threads(before)
     events = sorted(found.key_averages(), key=lambda event: -event.self_cpu_time_total)[:12]
     return [{"operator": e.key, "calls": e.count, "ms": e.self_cpu_time_total / 1e3} for e in events]
 
