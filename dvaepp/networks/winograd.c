@@ -40,22 +40,47 @@ static job kernel(const wide *w, int64_t g) {
     return j;
 }
 
+/* Threads take some rows, or some inputs of one kernel, and then the next that none has taken; rows over which a thread
+   sums are its own from the start. A single thread takes all at once. */
+static int64_t some(int64_t all, int64_t n, int threads) { return threads > 1 ? n : all; }
+
+#define ROWS 8
+#define INPUTS (2 * LANES)
+
+typedef struct {
+    int64_t g, first, last;
+} part;
+
+static int64_t parts_of_each(const job *j, int threads) {
+    int64_t n = some(j->inputs, INPUTS, threads);
+    return (j->inputs + n - 1) / n;
+}
+
+static part part_of(const job *j, int64_t index, int threads) {
+    int64_t each = parts_of_each(j, threads), n = some(j->inputs, INPUTS, threads), first = index % each * n;
+    return (part){index / each, first, least(first + n, j->inputs)};
+}
+
 /* e, V and U */
 int dvaepp_wide_in(const wide *w, int threads) {
     const job *j = &w->j;
-    int64_t tiles = j->side * j->side;
+    int64_t tiles = j->side * j->side, rows = some(j->rows, ROWS, threads);
+    int64_t parts = j->groups * parts_of_each(j, threads);
     field v = lines(w->v, j->rows * tiles, j->inputs, LANES);
     field u = lines(w->u, j->inputs, j->groups * j->outputs, LANES);
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
-        int member = omp_get_thread_num(), team = omp_get_num_threads();
-        int64_t first = cut(j->rows, 2, member, team), last = cut(j->rows, 2, member + 1, team);
-        activate(j, 0, first, last);
-        into_V(j, 0, first, last, moved(v, first * tiles, 0));
-        first = cut(j->inputs, LANES, member, team), last = cut(j->inputs, LANES, member + 1, team);
-        for (int64_t g = 0; g < j->groups; g++) {
-            job own = kernel(w, g);
-            into_U(&own, g, 0, first, last, moved(u, 0, g * j->outputs));
+#pragma omp for schedule(dynamic) nowait
+        for (int64_t first = 0; first < j->rows; first += rows) {
+            int64_t last = least(first + rows, j->rows);
+            activate(j, 0, first, last);
+            into_V(j, 0, first, last, moved(v, first * tiles, 0));
+        }
+#pragma omp for schedule(dynamic)
+        for (int64_t i = 0; i < parts; i++) {
+            part p = part_of(j, i, threads);
+            job own = kernel(w, p.g);
+            into_U(&own, p.g, 0, p.first, p.last, moved(u, 0, p.g * j->outputs));
         }
     }
     return 1;
@@ -64,15 +89,14 @@ int dvaepp_wide_in(const wide *w, int threads) {
 /* y out of M */
 int dvaepp_wide_out(const wide *w, int threads) {
     const job *j = &w->j;
-    int64_t tiles = j->side * j->side;
+    int64_t tiles = j->side * j->side, rows = some(j->rows, ROWS, threads);
     field m = lines(w->m, j->rows * tiles, j->groups * j->outputs, 0);
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    {
-        int member = omp_get_thread_num(), team = omp_get_num_threads();
-        int64_t first = cut(j->rows, 2, member, team), last = cut(j->rows, 2, member + 1, team);
-        for (int64_t g = 0; g < j->groups; g++)
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
+    for (int64_t first = 0; first < j->rows; first += rows)
+        for (int64_t g = 0; g < j->groups; g++) {
+            int64_t last = least(first + rows, j->rows);
             out_of_M(j, g, first, last, 0, j->outputs, moved(m, first * tiles, g * j->outputs));
-    }
+        }
     return 1;
 }
 
@@ -105,17 +129,19 @@ int dvaepp_wide_backward_in(const wide *w, int threads) {
 /* dx out of dV, dw out of dU */
 int dvaepp_wide_backward_out(const wide *w, int threads) {
     const job *j = &w->j;
-    int64_t tiles = j->side * j->side;
+    int64_t tiles = j->side * j->side, rows = some(j->rows, ROWS, threads);
+    int64_t parts = j->dw ? j->groups * parts_of_each(j, threads) : 0;
     field dv = lines(w->dv, j->rows * tiles, j->inputs, 0), du = lines(w->du, j->inputs, j->groups * j->outputs, 0);
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
-        int member = omp_get_thread_num(), team = omp_get_num_threads();
-        int64_t first = cut(j->rows, 2, member, team), last = cut(j->rows, 2, member + 1, team);
-        if (j->dx) out_of_dV(j, 0, first, last, 0, j->inputs, moved(dv, first * tiles, 0));
-        first = cut(j->inputs, LANES, member, team), last = cut(j->inputs, LANES, member + 1, team);
-        for (int64_t g = 0; j->dw && g < j->groups; g++) {
-            job own = kernel(w, g);
-            out_of_dU(&own, first, last, moved(du, first, g * j->outputs), j->dw[g]);
+#pragma omp for schedule(dynamic) nowait
+        for (int64_t first = 0; first < (j->dx ? j->rows : 0); first += rows)
+            out_of_dV(j, 0, first, least(first + rows, j->rows), 0, j->inputs, moved(dv, first * tiles, 0));
+#pragma omp for schedule(dynamic)
+        for (int64_t i = 0; i < parts; i++) {
+            part p = part_of(j, i, threads);
+            job own = kernel(w, p.g);
+            out_of_dU(&own, p.first, p.last, moved(du, p.first, p.g * j->outputs), j->dw[p.g]);
         }
     }
     return 1;

@@ -533,7 +533,8 @@ typedef void work(const void *what, int64_t g, float *shared, float *own, int me
 
 static int team_of(int64_t groups, int threads) { return groups < threads ? threads : 1; }
 
-/* All threads on one group after another, where groups are fewer than threads; else each thread on its own groups. */
+/* All threads on one group after another, where groups are fewer than threads; else each thread on a group, and then on
+   the next that none has taken: cores that others use too are not equally fast. */
 static int by_groups(int64_t groups, int64_t shared, int64_t own, int threads, work *of, const void *what) {
     int together = team_of(groups, threads) > 1;
     int64_t copies = together ? 1 : threads;
@@ -543,8 +544,11 @@ static int by_groups(int64_t groups, int64_t shared, int64_t own, int threads, w
     {
         int member = omp_get_thread_num(), team = omp_get_num_threads();
         float *mine = memory + copies * shared + member * own, *ours = memory + (together ? 0 : member * shared);
-        for (int64_t g = together ? 0 : member; g < groups; g += together ? 1 : team)
-            of(what, g, ours, mine, together ? member : 0, together ? team : 1);
+        if (together)
+            for (int64_t g = 0; g < groups; g++) of(what, g, ours, mine, member, team);
+        else
+#pragma omp for schedule(dynamic)
+            for (int64_t g = 0; g < groups; g++) of(what, g, ours, mine, 0, 1);
     }
     return 1;
 }
