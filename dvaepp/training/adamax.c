@@ -24,11 +24,13 @@ static void update(const job *j, const float *restrict g, int64_t begin, int64_t
     }
 }
 
+#define PIECES 32 /* threads take the next: cores that others use too are not equally fast */
+
 int dvaepp_adamax(const job *j, int threads) {
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    {
-        int64_t member = omp_get_thread_num(), team = omp_get_num_threads(), all = j->first[j->tensors];
-        int64_t begin = all * member / team, end = all * (member + 1) / team;
+    int64_t all = j->first[j->tensors];
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
+    for (int64_t piece = 0; piece < PIECES; piece++) {
+        int64_t begin = all * piece / PIECES, end = all * (piece + 1) / PIECES;
         for (int64_t t = 0; t < j->tensors; t++) {
             int64_t first = j->first[t], from = first > begin ? first : begin;
             int64_t to = j->first[t + 1] < end ? j->first[t + 1] : end;
