@@ -35,7 +35,8 @@ from dvaepp.training.state import State, build_model, build_optimizer
 
 BATCH, CHAINS = 100, 100
 THREADS = (1, 2)
-ROUNDS, STEPS = 9, 3
+ROUNDS = 12
+STEPS = {"dvaepp": 3, "plain eager": 2}  # in a turn
 
 Turn = dict[tuple[str, int], list[float]]
 
@@ -43,7 +44,7 @@ Turn = dict[tuple[str, int], list[float]]
 def run() -> dict[str, Any]:
     with Contestant("dvaepp") as ours, Contestant("plain eager") as plain:
         work = plain.ask(flops)
-        turns = [take_turns((ours, plain), work) for _ in range(ROUNDS)]
+        turns = [take_turns(ours, plain, work) for _ in range(ROUNDS)]
         about = ours.ask(about_it)
     rows = []
     for threads in THREADS:
@@ -94,17 +95,17 @@ class Contestant:
         return self.pool.submit(function, *arguments).result()
 
 
-def take_turns(contestants: Sequence[Contestant], work: float) -> Turn:
+def take_turns(ours: Contestant, plain: Contestant, work: float) -> Turn:
     """Seconds of every step of a round by contestant and threads, and of as much work in products.
 
     A machine's speed may change by half within a minute: all take their turns in every round.
     """
     turn: Turn = {}
     for threads in THREADS:
-        turn["limit", threads] = contestants[0].ask(products, work, threads)
-        turn[contestants[0].name, threads] = contestants[0].ask(steps, threads)
+        turn["limit", threads] = ours.ask(products, work, threads)
+        turn[ours.name, threads] = ours.ask(steps, STEPS[ours.name], threads)
     for threads in THREADS:
-        turn[contestants[1].name, threads] = contestants[1].ask(steps, threads)
+        turn[plain.name, threads] = plain.ask(steps, STEPS[plain.name], threads)
     return turn
 
 
@@ -118,10 +119,10 @@ def start(name: str) -> None:
     _step = OurStep(x) if name == "dvaepp" else PlainStep(x)
 
 
-def steps(threads: int) -> list[float]:
+def steps(number: int, threads: int) -> list[float]:
     torch.set_num_threads(threads)
     _step()  # the first after another's does not find its data in the cache
-    return [seconds(_step) for _ in range(STEPS)]
+    return [seconds(_step) for _ in range(number)]
 
 
 def flops() -> int:
