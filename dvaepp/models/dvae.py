@@ -189,8 +189,9 @@ class DVAE(nn.Module):
         h: list[Drawn] = []
         seen: list[Tensor | None] = []
         before: Tensor | None = None
+        ends = self.p.ends
         for j in range(self.p.num_groups):
-            if j in self.p.ends:
+            if j in ends:
                 seen.append(before)
             h.append(source.local_group(up, before))
             before = joined(before, h[-1].value) if j + 1 < self.p.num_groups else None

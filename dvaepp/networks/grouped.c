@@ -204,7 +204,7 @@ static void add_rows(const chain *c, int64_t g, int64_t first, int64_t last, int
 /* One group by a team of threads, which all call it. */
 static void forward_chain(const void *what, int64_t g, float *shared, float *own, int member, int team) {
     const chain *c = what;
-    int64_t first = cut(c->rows, 2, member, team), last = cut(c->rows, 2, member + 1, team); /* as forward_group's */
+    int64_t first = own_rows(c->rows, member, team), last = own_rows(c->rows, member + 1, team);
     for (const layer *l = c->layers; l < c->layers + c->count; l++) {
         if (l->kind == CONV) {
             job j = convolution(c, l);
@@ -218,7 +218,7 @@ static void forward_chain(const void *what, int64_t g, float *shared, float *own
 
 static void backward_chain(const void *what, int64_t g, float *shared, float *own, int member, int team) {
     const chain *c = what;
-    int64_t first = cut(c->rows, 2, member, team), last = cut(c->rows, 2, member + 1, team);
+    int64_t first = own_rows(c->rows, member, team), last = own_rows(c->rows, member + 1, team);
     for (const layer *l = c->layers + c->count - 1; l >= c->layers; l--) {
         if (l->kind == CONV) {
             job j = convolution(c, l);

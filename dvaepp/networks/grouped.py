@@ -50,13 +50,13 @@ def chain(blocks: Sequence[Sequence[Block]], first: Tensor, skip: Tensor) -> Ten
 def on_maps(block: Block, first: Tensor, skip: Tensor) -> Tensor:
     """A block's output, (rows, channels, size, size), out of its first convolution and its skip."""
     rows, channels, size, width = first.shape
-    layers = _layers([[block]])
-    tensors = [p for layer in layers for p in layer.parameters]
-    fits = size == width and winograd.fits_the_cache(size) and channels >= winograd.LANES  # fewer leave lanes empty
-    if fits and _in_one_call([[block]], first, skip, tensors):
-        lines = (part.permute(0, 2, 3, 1).flatten(1, 2) for part in (first, skip))
-        out: Tensor = _Chain.apply(*lines, Shape(size**2, 1, rows, True, _kinds(layers)), *tensors)
-        return out.unflatten(1, (size, size)).permute(0, 3, 1, 2)
+    if size == width and winograd.fits_the_cache(size) and channels >= winograd.LANES:  # fewer leave lanes empty
+        layers = _layers([[block]])
+        tensors = [p for layer in layers for p in layer.parameters]
+        if _in_one_call([[block]], first, skip, tensors):
+            lines = (part.permute(0, 2, 3, 1).flatten(1, 2) for part in (first, skip))
+            out: Tensor = _Chain.apply(*lines, Shape(size**2, 1, rows, True, _kinds(layers)), *tensors)
+            return out.unflatten(1, (size, size)).permute(0, 3, 1, 2)
     return skip + block.excitation(block.second.after_elu(first))
 
 

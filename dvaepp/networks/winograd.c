@@ -110,7 +110,7 @@ int dvaepp_wide_backward_in(const wide *w, int threads) {
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         int member = omp_get_thread_num(), team = omp_get_num_threads();
-        int64_t first = cut(j->rows, 2, member, team), last = cut(j->rows, 2, member + 1, team);
+        int64_t first = own_rows(j->rows, member, team), last = own_rows(j->rows, member + 1, team);
         for (int64_t g = 0; g < j->groups; g++) {
             int64_t at = g * j->outputs;
             into_dM(j, g, first, last, moved(dm, first * tiles, at), sums + member * all + at);

@@ -397,6 +397,9 @@ static int64_t cut(int64_t n, int64_t unit, int member, int team) {
     return least(n, units * member / team * unit);
 }
 
+/* The first of a thread's rows; the next thread's first is where they end. Pairs: half a hundred for each of two. */
+static int64_t own_rows(int64_t rows, int member, int team) { return cut(rows, 2, member, team); }
+
 static void wait_for(int team) {
     if (team > 1) {
 #pragma omp barrier
@@ -440,8 +443,8 @@ static void forward_group(const void *what, int64_t g, float *shared, float *own
     size sized = sizes(j, 0), *s = &sized;
     field u = made_U(j, s, g, 0, shared, member, team);
     field v = {own, s->v, s->block * s->tiles * LANES, LANES};
-    int64_t last = cut(j->rows, 2, member + 1, team);
-    for (int64_t begin = cut(j->rows, 2, member, team); begin < last; begin += s->block) {
+    int64_t last = own_rows(j->rows, member + 1, team);
+    for (int64_t begin = own_rows(j->rows, member, team); begin < last; begin += s->block) {
         int64_t end = least(begin + s->block, last);
         activate(j, g, begin, end);
         into_V(j, g, begin, end, v);
@@ -480,7 +483,7 @@ static void backward_group(const void *what, int64_t g, float *shared, float *ow
     memset(sum, 0, 4 * s->outputs);
     field v = {du.at + POINTS * s->u, s->v, s->block * s->tiles * LANES, LANES};
     field dm = {v.at + POINTS * s->v, s->dm, s->block * s->tiles * LANES, LANES};
-    int64_t first = cut(j->rows, 2, member, team), last = cut(j->rows, 2, member + 1, team);
+    int64_t first = own_rows(j->rows, member, team), last = own_rows(j->rows, member + 1, team);
     for (int64_t begin = first; begin < last; begin += s->block) {
         int64_t end = least(begin + s->block, last), rows = (end - begin) * s->tiles;
         into_dM(j, g, begin, end, dm, sum);
