@@ -1,9 +1,9 @@
 /* A chain of residual blocks on pixel-major activations, (pixels, groups, rows, channels), forward and backward; or,
    of one group and one block, on (rows, pixels, channels).
 
-   A thread takes its rows through all layers, or its groups where there are as many as threads; threads meet where one
-   layer's weights have been transformed by all, and where gradients of weights are summed over rows. grouped.py says
-   which layers there are and where each finds its arrays. */
+   A thread takes its rows through all layers, or its groups where there are as many as threads; threads meet once, where
+   gradients of parameters are summed over rows. grouped.py says which layers there are and where each finds its
+   arrays. */
 
 #include "winograd.h"
 #include "excitation.h"
@@ -43,8 +43,34 @@ static const float *const *parameter(const chain *c, const layer *l, int i) {
     return c->parameters + (l->parameters + i) * c->groups;
 }
 
-static float *slope(const chain *c, const layer *l, int i, int64_t g) {
-    return c->slopes[(l->parameters + i) * c->groups + g];
+/* The rows of a group that a thread takes through all layers. */
+typedef struct {
+    const chain *c;
+    int64_t g, first, last;
+    float *room;
+    float *copy; /* for what the rows give to gradients of parameters, or null: then these are their places */
+} share;
+
+static int parameters_of(const layer *l) { return l->kind == EXCITE ? 4 : l->kind == KEEP ? 0 : 2; }
+
+/* Of parameter i. */
+static int64_t floats_of(const layer *l, int i) {
+    int64_t squeezed = l->squeezed, taps = l->kind == CONV ? 9 : 1;
+    if (l->kind == EXCITE) return i == 1 ? squeezed : i == 3 ? l->outputs : squeezed * l->outputs;
+    return i == 0 ? taps * l->inputs * l->outputs : l->outputs;
+}
+
+/* In a copy, before parameter i of a layer; all of it, before the layer that would come last. */
+static int64_t before(const chain *c, const layer *l, int i) {
+    int64_t floats = 0;
+    for (const layer *k = c->layers; k <= l && k < c->layers + c->count; k++)
+        for (int p = 0; p < (k == l ? i : parameters_of(k)); p++) floats += padded(floats_of(k, p));
+    return floats;
+}
+
+static float *slope(const share *s, const layer *l, int i) {
+    const chain *c = s->c;
+    return s->copy ? s->copy + before(c, l, i) : c->slopes[(l->parameters + i) * c->groups + s->g];
 }
 
 static job convolution(const chain *c, const layer *l) {
@@ -52,8 +78,6 @@ static job convolution(const chain *c, const layer *l) {
     if (c->slopes) {
         j.dy = at(c, l->dy);
         j.dx = at(c, l->dx);
-        j.dw = c->slopes + l->parameters * c->groups;
-        j.dbias = j.dw + c->groups;
     }
     j.groups = c->groups;
     j.rows = c->rows;
@@ -85,16 +109,17 @@ static void lines_times(int64_t m, int64_t inner, const float *a, int64_t apart,
 }
 
 /* skip = W x + b */
-static void project(const chain *c, const layer *l, int64_t g, int64_t first, int64_t last, float *own) {
-    int64_t outputs = padded(l->outputs), apart = c->groups * c->rows;
-    float *wt = own, *lines = wt + l->inputs * outputs;
-    const float *bias = parameter(c, l, 1)[g];
-    copy_padded(parameter(c, l, 0)[g], l->outputs, l->inputs, 1, wt);
+static void project(const share *s, const layer *l) {
+    const chain *c = s->c;
+    int64_t outputs = padded(l->outputs), apart = c->groups * c->rows, rows = s->last - s->first;
+    float *wt = s->room, *lines = wt + l->inputs * outputs;
+    const float *bias = parameter(c, l, 1)[s->g];
+    copy_padded(parameter(c, l, 0)[s->g], l->outputs, l->inputs, 1, wt);
     for (int64_t p = 0; p < c->pixels; p++) {
-        int64_t row = p * apart + g * c->rows + first;
-        lines_times(last - first, l->inputs, at(c, l->x) + row * l->inputs, l->inputs, wt, outputs, lines);
+        int64_t row = p * apart + s->g * c->rows + s->first;
+        lines_times(rows, l->inputs, at(c, l->x) + row * l->inputs, l->inputs, wt, outputs, lines);
         float *y = at(c, l->y) + row * l->outputs;
-        for (int64_t r = 0; r < last - first; r++, y += l->outputs)
+        for (int64_t r = 0; r < rows; r++, y += l->outputs)
             for (int64_t o = 0; o < l->outputs; o += LANES) {
                 int64_t n = l->outputs - o;
                 store(y + o, *(vec *)(lines + r * outputs + o) + load(bias + o, n), n);
@@ -102,168 +127,172 @@ static void project(const chain *c, const layer *l, int64_t g, int64_t first, in
     }
 }
 
-/* dx += W' dskip, dW, db; shared: both factors of dW, all rows together */
-static void project_backward(const chain *c, const layer *l, int64_t g, int64_t first, int64_t last, float *shared,
-                             float *own, int member, int team) {
-    int64_t inputs = padded(l->inputs), outputs = padded(l->outputs), apart = c->groups * c->rows, all = c->pixels * c->rows;
-    float *d = shared, *x = d + all * outputs, *w = own, *lines = w + l->outputs * inputs;
-    copy_padded(parameter(c, l, 0)[g], l->outputs, l->inputs, 0, w);
+/* dx += W' dskip, dW, db */
+static void project_backward(const share *s, const layer *l) {
+    const chain *c = s->c;
+    int64_t inputs = padded(l->inputs), outputs = padded(l->outputs), apart = c->groups * c->rows;
+    int64_t rows = s->last - s->first, all = c->pixels * rows;
+    float *d = s->room, *x = d + all * outputs, *w = x + all * inputs, *lines = w + l->outputs * inputs;
+    copy_padded(parameter(c, l, 0)[s->g], l->outputs, l->inputs, 0, w);
     for (int64_t p = 0; p < c->pixels; p++) {
-        int64_t row = p * apart + g * c->rows + first, to = p * c->rows + first;
-        copy_padded(at(c, l->dy) + row * l->outputs, last - first, l->outputs, 0, d + to * outputs);
-        copy_padded(at(c, l->x) + row * l->inputs, last - first, l->inputs, 0, x + to * inputs);
-        lines_times(last - first, l->outputs, d + to * outputs, outputs, w, inputs, lines);
+        int64_t row = p * apart + s->g * c->rows + s->first, to = p * rows;
+        copy_padded(at(c, l->dy) + row * l->outputs, rows, l->outputs, 0, d + to * outputs);
+        copy_padded(at(c, l->x) + row * l->inputs, rows, l->inputs, 0, x + to * inputs);
+        lines_times(rows, l->outputs, d + to * outputs, outputs, w, inputs, lines);
         float *dx = at(c, l->dx) + row * l->inputs;
-        for (int64_t r = 0; r < last - first; r++, dx += l->inputs)
+        for (int64_t r = 0; r < rows; r++, dx += l->inputs)
             for (int64_t i = 0; i < l->inputs; i += LANES) {
                 int64_t n = l->inputs - i;
                 store(dx + i, load(dx + i, n) + *(vec *)(lines + r * inputs + i), n);
             }
     }
-    wait_for(team);
-    int64_t begin = cut(l->outputs, LANES, member, team), end = cut(l->outputs, LANES, member + 1, team);
-    float *dw = slope(c, l, 0, g), *db = slope(c, l, 1, g), *made = own;
-    factors f = {.a = d + begin, .a_i = 1, .a_l = outputs, .chunk = all, .chunks = 1, .b_l = inputs, .b_vec = LANES};
+    float *dw = slope(s, l, 0), *db = slope(s, l, 1), *made = w; /* W has been used */
+    factors f = {.a = d, .a_i = 1, .a_l = outputs, .chunk = all, .chunks = 1, .b_l = inputs, .b_vec = LANES};
     for (int64_t i = 0; i < inputs; i += STRIP) {
         f.b = x + i;
-        product(end - begin, inputs - i > LANES ? 2 : 1, &f, made + i, inputs);
+        product(l->outputs, inputs - i > LANES ? 2 : 1, &f, made + i, inputs);
     }
-    for (int64_t o = begin; o < end; o++) memcpy(dw + o * l->inputs, made + (o - begin) * inputs, 4 * l->inputs);
-    for (int64_t o = begin; o < end; o += LANES) {
+    for (int64_t o = 0; o < l->outputs; o++) memcpy(dw + o * l->inputs, made + o * inputs, 4 * l->inputs);
+    for (int64_t o = 0; o < l->outputs; o += LANES) {
         vec sum = {0};
         for (int64_t r = 0; r < all; r++) sum += *(vec *)(d + r * outputs + o);
-        store(db + o, sum, end - o);
+        store(db + o, sum, l->outputs - o);
     }
-    wait_for(team);
 }
 
-static void excite(const chain *c, const layer *l, int64_t g, int64_t first, int64_t last, float *own) {
+static void excite(const share *s, const layer *l) {
+    const chain *c = s->c;
     excitation x = excitation_of(c, l);
-    excitation_weights w = {.w1t = own, .w2t = own + l->outputs * padded(l->squeezed)};
-    copy_padded(parameter(c, l, 0)[g], l->squeezed, l->outputs, 1, w.w1t);
-    copy_padded(parameter(c, l, 2)[g], l->outputs, l->squeezed, 1, w.w2t);
-    const float *b1 = parameter(c, l, 1)[g], *b2 = parameter(c, l, 3)[g], *f = at(c, l->x), *skip = at(c, l->skip);
+    excitation_weights w = {.w1t = s->room, .w2t = s->room + l->outputs * padded(l->squeezed)};
+    copy_padded(parameter(c, l, 0)[s->g], l->squeezed, l->outputs, 1, w.w1t);
+    copy_padded(parameter(c, l, 2)[s->g], l->outputs, l->squeezed, 1, w.w2t);
+    const float *b1 = parameter(c, l, 1)[s->g], *b2 = parameter(c, l, 3)[s->g], *f = at(c, l->x), *skip = at(c, l->skip);
     float *y = at(c, l->y), *kept = at(c, l->kept);
-    for (int64_t row = g * c->rows + first; row < g * c->rows + last; row++) {
+    for (int64_t row = s->g * c->rows + s->first; row < s->g * c->rows + s->last; row++) {
         int64_t place = row * row_step(c) * l->outputs;
         excite_row(&x, &w, b1, b2, f + place, skip + place, y + place, kept + row * excitation_kept(&x));
     }
 }
 
-/* shared: the sums of every thread */
-static void excite_backward(const chain *c, const layer *l, int64_t g, int64_t first, int64_t last, float *shared,
-                            float *own, int member, int team) {
+static void excite_backward(const share *s, const layer *l) {
+    const chain *c = s->c;
     excitation x = excitation_of(c, l);
     int64_t wide = padded(l->outputs), sums = excitation_sums(&x);
-    excitation_weights w = {.w1 = own, .w2 = own + l->squeezed * wide, .dw1 = shared + member * sums};
+    excitation_weights w = {.w1 = s->room, .w2 = s->room + l->squeezed * wide, .dw1 = s->room + excitation_weights_size(&x)};
     w.dw2t = w.dw1 + l->squeezed * wide;
     w.db1 = w.dw2t + l->squeezed * wide;
     w.db2 = w.db1 + padded(l->squeezed);
-    float *room = own + excitation_weights_size(&x);
-    copy_padded(parameter(c, l, 0)[g], l->squeezed, l->outputs, 0, w.w1);
-    copy_padded(parameter(c, l, 2)[g], l->outputs, l->squeezed, 0, w.w2);
+    copy_padded(parameter(c, l, 0)[s->g], l->squeezed, l->outputs, 0, w.w1);
+    copy_padded(parameter(c, l, 2)[s->g], l->outputs, l->squeezed, 0, w.w2);
     memset(w.dw1, 0, 4 * sums);
     const float *f = at(c, l->x), *kept = at(c, l->kept), *dout = at(c, l->dy);
     float *df = at(c, l->dx);
-    for (int64_t row = g * c->rows + first; row < g * c->rows + last; row++) {
+    for (int64_t row = s->g * c->rows + s->first; row < s->g * c->rows + s->last; row++) {
         int64_t place = row * row_step(c) * l->outputs;
-        excite_row_backward(&x, &w, f + place, kept + row * excitation_kept(&x), dout + place, df + place, room);
+        excite_row_backward(&x, &w, f + place, kept + row * excitation_kept(&x), dout + place, df + place, w.dw1 + sums);
     }
-    wait_for(team);
-    if (member == 0) {
-        for (int other = 1; other < team; other++) add(shared + other * sums, sums, shared);
-        float *dw1 = slope(c, l, 0, g), *dw2 = slope(c, l, 2, g);
-        for (int64_t k = 0; k < l->squeezed; k++)
-            for (int64_t i = 0; i < l->outputs; i++) {
-                dw1[k * l->outputs + i] = w.dw1[k * wide + i];
-                dw2[i * l->squeezed + k] = w.dw2t[k * wide + i];
-            }
-        memcpy(slope(c, l, 1, g), w.db1, 4 * l->squeezed);
-        memcpy(slope(c, l, 3, g), w.db2, 4 * l->outputs);
-    }
-    wait_for(team);
+    float *dw1 = slope(s, l, 0), *dw2 = slope(s, l, 2);
+    for (int64_t k = 0; k < l->squeezed; k++)
+        for (int64_t i = 0; i < l->outputs; i++) {
+            dw1[k * l->outputs + i] = w.dw1[k * wide + i];
+            dw2[i * l->squeezed + k] = w.dw2t[k * wide + i];
+        }
+    memcpy(slope(s, l, 1), w.db1, 4 * l->squeezed);
+    memcpy(slope(s, l, 3), w.db2, 4 * l->outputs);
 }
 
-/* A thread's rows of a group, at all pixels. */
-static void clear_rows(const chain *c, int64_t g, int64_t first, int64_t last, int64_t channels, float *to) {
-    if (c->by_rows) {
-        memset(to + first * c->pixels * channels, 0, 4 * (last - first) * c->pixels * channels);
-        return;
-    }
-    for (int64_t p = 0; p < c->pixels; p++)
-        memset(to + ((p * c->groups + g) * c->rows + first) * channels, 0, 4 * (last - first) * channels);
+/* A share's rows at all pixels. */
+static void clear_rows(const share *s, int64_t channels, float *to) {
+    const chain *c = s->c;
+    int64_t bytes = 4 * (s->last - s->first) * channels;
+    if (c->by_rows)
+        memset(to + s->first * c->pixels * channels, 0, c->pixels * bytes);
+    else
+        for (int64_t p = 0; p < c->pixels; p++)
+            memset(to + ((p * c->groups + s->g) * c->rows + s->first) * channels, 0, bytes);
 }
 
-static void add_rows(const chain *c, int64_t g, int64_t first, int64_t last, int64_t channels, const float *a, float *to) {
+static void add_rows(const share *s, int64_t channels, const float *a, float *to) {
+    const chain *c = s->c;
     for (int64_t p = 0; p < c->pixels; p++) {
-        int64_t start = ((p * c->groups + g) * c->rows + first) * channels;
-        add(a + start, (last - first) * channels, to + start);
+        int64_t start = ((p * c->groups + s->g) * c->rows + s->first) * channels;
+        add(a + start, (s->last - s->first) * channels, to + start);
     }
+}
+
+static share share_of(const chain *c, int64_t g, float *room, int member, int team) {
+    return (share){c, g, own_rows(c->rows, member, team), own_rows(c->rows, member + 1, team), room};
 }
 
 /* One group by a team of threads, which all call it. */
 static void forward_chain(const void *what, int64_t g, float *shared, float *own, int member, int team) {
+    (void)shared;
     const chain *c = what;
-    int64_t first = own_rows(c->rows, member, team), last = own_rows(c->rows, member + 1, team);
+    share s = share_of(c, g, own, member, team);
     for (const layer *l = c->layers; l < c->layers + c->count; l++) {
         if (l->kind == CONV) {
             job j = convolution(c, l);
-            forward_group(&j, g, shared, own, member, team);
+            convolve_rows(&j, g, s.first, s.last, own);
         } else if (l->kind == PROJECT)
-            project(c, l, g, first, last, own);
+            project(&s, l);
         else if (l->kind == EXCITE)
-            excite(c, l, g, first, last, own);
+            excite(&s, l);
     }
 }
 
+/* shared: copies of gradients of parameters */
 static void backward_chain(const void *what, int64_t g, float *shared, float *own, int member, int team) {
     const chain *c = what;
-    int64_t first = own_rows(c->rows, member, team), last = own_rows(c->rows, member + 1, team);
+    share s = share_of(c, g, own, member, team);
+    int64_t copy = before(c, c->layers + c->count, 0);
+    if (member > 0) s.copy = shared + (member - 1) * copy;
     for (const layer *l = c->layers + c->count - 1; l >= c->layers; l--) {
         if (l->kind == CONV) {
             job j = convolution(c, l);
-            if (j.side > 1) clear_rows(c, g, first, last, l->inputs, j.dx); /* what windows give is added up */
-            backward_group(&j, g, shared, own, member, team);
+            if (j.side > 1) clear_rows(&s, l->inputs, j.dx); /* what windows give is added up */
+            convolve_rows_backward(&j, g, s.first, s.last, slope(&s, l, 0), slope(&s, l, 1), own);
         } else if (l->kind == PROJECT)
-            project_backward(c, l, g, first, last, shared, own, member, team);
+            project_backward(&s, l);
         else if (l->kind == KEEP)
-            add_rows(c, g, first, last, l->inputs, at(c, l->dy), at(c, l->dx));
+            add_rows(&s, l->inputs, at(c, l->dy), at(c, l->dx));
         else
-            excite_backward(c, l, g, first, last, shared, own, member, team);
+            excite_backward(&s, l);
     }
+    if (team == 1) return;
+    wait_for(team);
+    s.copy = 0;
+    for (const layer *l = c->layers; l < c->layers + c->count; l++)
+        for (int i = 0; i < parameters_of(l); i++)
+            add_copies(slope(&s, l, i), shared + before(c, l, i), copy, floats_of(l, i), member, team);
+    wait_for(team); /* before copies are those of the next group */
 }
 
-/* Floats that layers need at most: `shared` by a team, `own` by a thread. */
-static void needs(const chain *c, int backward, int team, int64_t *shared, int64_t *own) {
-    *shared = *own = 0;
+/* Floats that a thread's layers need at most. */
+static int64_t room(const chain *c, int backward) {
+    int64_t floats = 0;
     for (const layer *l = c->layers; l < c->layers + c->count; l++) {
-        int64_t inputs = padded(l->inputs), outputs = padded(l->outputs), together = 0, alone = 0;
+        int64_t inputs = padded(l->inputs), outputs = padded(l->outputs), needed = 0;
         if (l->kind == CONV) {
             job j = convolution(c, l);
             size s = sizes(&j, backward);
-            together = backward ? backward_shared(&s, team) : forward_shared(&s);
-            alone = backward ? backward_own(&s) : forward_own(&s);
+            needed = backward ? backward_room(&s) : forward_room(&s);
         } else if (l->kind == PROJECT) {
-            together = backward ? c->pixels * c->rows * (inputs + outputs) : 0;
-            alone = (inputs + c->rows) * outputs + (outputs + c->rows) * inputs;
+            needed = backward ? c->pixels * c->rows * (inputs + outputs) : 0;
+            needed += (inputs + c->rows) * outputs + (outputs + c->rows) * inputs;
         } else if (l->kind == EXCITE) {
             excitation x = excitation_of(c, l);
-            together = backward ? excitation_sums(&x) * team : 0;
-            alone = excitation_weights_size(&x) + excitation_kept(&x);
+            needed = excitation_weights_size(&x) + excitation_sums(&x) + excitation_kept(&x);
         }
-        *shared = most(*shared, together);
-        *own = most(*own, alone);
+        floats = most(floats, needed);
     }
+    return padded(floats);
 }
 
 int dvaepp_chain(const chain *c, int threads) {
-    int64_t shared, own;
-    needs(c, 0, team_of(c->groups, threads), &shared, &own);
-    return by_groups(c->groups, shared, own, threads, forward_chain, c);
+    return by_groups(c->groups, 0, room(c, 0), threads, forward_chain, c);
 }
 
 int dvaepp_chain_backward(const chain *c, int threads) {
-    int64_t shared, own;
-    needs(c, 1, team_of(c->groups, threads), &shared, &own);
-    return by_groups(c->groups, shared, own, threads, backward_chain, c);
+    int64_t copies = before(c, c->layers + c->count, 0) * (team_of(c->groups, threads) - 1);
+    return by_groups(c->groups, copies, room(c, 1), threads, backward_chain, c);
 }

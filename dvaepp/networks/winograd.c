@@ -2,15 +2,33 @@
 
 #include "winograd.h"
 
+static void forward_group(const void *what, int64_t g, float *shared, float *own, int member, int team) {
+    (void)shared;
+    const job *j = what;
+    convolve_rows(j, g, own_rows(j->rows, member, team), own_rows(j->rows, member + 1, team), own);
+}
+
 int dvaepp_convolve(const job *j, int threads) {
     size s = sizes(j, 0);
-    return by_groups(j->groups, forward_shared(&s), forward_own(&s), threads, forward_group, j);
+    return by_groups(j->groups, 0, forward_room(&s), threads, forward_group, j);
+}
+
+static void backward_group(const void *what, int64_t g, float *shared, float *own, int member, int team) {
+    const job *j = what;
+    int64_t weights = 9 * j->inputs * j->outputs, apart = padded(weights) + padded(j->outputs);
+    float *dw = j->dw ? j->dw[g] : 0, *dbias = j->dbias ? j->dbias[g] : 0, *bias_copies = shared + padded(weights);
+    convolve_rows_backward(j, g, own_rows(j->rows, member, team), own_rows(j->rows, member + 1, team),
+                           gradient(dw, shared, apart, member), gradient(dbias, bias_copies, apart, member), own);
+    wait_for(team);
+    add_copies(dw, shared, apart, weights, member, team);
+    add_copies(dbias, bias_copies, apart, j->outputs, member, team);
+    wait_for(team); /* before copies are those of the next group */
 }
 
 int dvaepp_convolve_backward(const job *j, int threads) {
     size s = sizes(j, 1);
-    int64_t shared = backward_shared(&s, team_of(j->groups, threads));
-    return by_groups(j->groups, shared, backward_own(&s), threads, backward_group, j);
+    int64_t copy = padded(9 * j->inputs * j->outputs) + padded(j->outputs);
+    return by_groups(j->groups, copy * (team_of(j->groups, threads) - 1), backward_room(&s), threads, backward_group, j);
 }
 
 /* Where products are large, the library's are the fastest: then only what is around them is done here, in four calls.

@@ -7,7 +7,8 @@
    with zeros up to full vectors. A "row" is a tile of 4x4 pixels of one example.
 
    Threads share the rows of a group of weights, or the groups where there are several: which thread computes a number
-   never changes it. The order of sums over rows, in gradients of parameters, depends on the number of threads alone. */
+   never changes it. Each transforms kernels for itself: what another has written comes slower than it is made again. The
+   order of sums over rows, in gradients of parameters, depends on the number of threads alone. */
 
 #include "fast_exp.h"
 #include <omp.h>
@@ -219,43 +220,100 @@ static void product(int64_t m, int n, const factors *f, float *c, int64_t c_i) {
     PIECES(8) PIECES(4) PIECES(2) PIECES(1)
 }
 
+/* The 9 taps of LANES kernels that lie `apart`: tap by tap, a vector each; of the first n, with zeros for the others. */
+typedef float taps[9][LANES];
+typedef float eight __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int32_t order __attribute__((vector_size(32)));
+
+LINE transpose(eight *a) {
+    eight b[8];
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
+        b[i] = __builtin_shuffle(a[i], a[i + 1], (order){0, 8, 1, 9, 4, 12, 5, 13});
+        b[i + 1] = __builtin_shuffle(a[i], a[i + 1], (order){2, 10, 3, 11, 6, 14, 7, 15});
+    }
+    eight c[8];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        int from = i / 2 * 4 + i % 2, to = i / 2 * 4 + i % 2 * 2;
+        c[to] = __builtin_shuffle(b[from], b[from + 2], (order){0, 1, 8, 9, 4, 5, 12, 13});
+        c[to + 1] = __builtin_shuffle(b[from], b[from + 2], (order){2, 3, 10, 11, 6, 7, 14, 15});
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        a[i] = __builtin_shuffle(c[i], c[i + 4], (order){0, 1, 2, 3, 8, 9, 10, 11});
+        a[i + 4] = __builtin_shuffle(c[i], c[i + 4], (order){4, 5, 6, 7, 12, 13, 14, 15});
+    }
+}
+
+static inline void read_taps(const float *kernels, int64_t apart, int64_t n, float (*to)[LANES]) {
+    if (n < LANES) {
+        memset(to, 0, sizeof(taps));
+        for (int64_t l = 0; l < n; l++)
+            for (int t = 0; t < 9; t++) to[t][l] = kernels[l * apart + t];
+        return;
+    }
+    for (int half = 0; half < LANES; half += 8, kernels += 8 * apart) {
+        eight square[8];
+        for (int l = 0; l < 8; l++) square[l] = *(const eight *)(kernels + l * apart);
+        transpose(square);
+        for (int t = 0; t < 8; t++) *(eight *)(to[t] + half) = square[t];
+        for (int l = 0; l < 8; l++) to[8][half + l] = kernels[l * apart + 8];
+    }
+}
+
+static inline void write_taps(float (*from)[LANES], float *kernels, int64_t apart, int64_t n) {
+    if (n < LANES) {
+        for (int64_t l = 0; l < n; l++)
+            for (int t = 0; t < 9; t++) kernels[l * apart + t] = from[t][l];
+        return;
+    }
+    for (int half = 0; half < LANES; half += 8, kernels += 8 * apart) {
+        eight square[8];
+        for (int t = 0; t < 8; t++) square[t] = *(const eight *)(from[t] + half);
+        transpose(square);
+        for (int l = 0; l < 8; l++) {
+            *(eight *)(kernels + l * apart) = square[l];
+            kernels[l * apart + 8] = from[8][half + l];
+        }
+    }
+}
+
 /* U of a group's kernels, whose rows are inputs first .. last; or of their transpose, rows being outputs.
    Some rows at a time, so that neither side of the transposition strides through more pages than can be kept. */
 static void into_U(const job *j, int64_t g, int transposed, int64_t first, int64_t last, field u) {
-    if (last - first > LANES) {
-        for (int64_t row = first; row < last; row += LANES)
-            into_U(j, g, transposed, row, least(row + LANES, last), u);
-        return;
-    }
     int64_t rows = transposed ? j->outputs : j->inputs, columns = transposed ? j->inputs : j->outputs;
     int64_t row_step = transposed ? j->w_output : 9, step = transposed ? 9 : j->w_output;
-    for (int64_t c = 0; c < columns; c += LANES)
-        for (int64_t row = first; row < last; row++) {
-            vec taps[9], made[POINTS];
-            float lanes[9][LANES] = {{0}};
-            int64_t n = row < rows ? least(columns - c, LANES) : 0;
-            const float *from = j->w[g] + row * row_step + c * step;
-            for (int64_t l = 0; l < n; l++, from += step)
-                for (int t = 0; t < 9; t++) lanes[t][l] = from[t];
-            memcpy(taps, lanes, sizeof taps);
-            square_G(taps, made);
-            float *to = u.at + c / LANES * u.vector + row * u.row;
-            for (int p = 0; p < POINTS; p++) *(vec *)(to + p * u.point) = made[p];
+    for (int64_t row = first; row < last; row += LANES)
+        for (int64_t c = 0; c < columns; c += LANES) {
+            int64_t count = least(LANES, last - row);
+            taps found[LANES];
+            for (int64_t r = 0; r < count; r++)
+                read_taps(j->w[g] + (row + r) * row_step + c * step, step, row + r < rows ? columns - c : 0, found[r]);
+            for (int64_t r = 0; r < count; r++) {
+                vec made[POINTS];
+                square_G((const vec *)found[r], made);
+                float *to = u.at + c / LANES * u.vector + (row + r) * u.row;
+                for (int p = 0; p < POINTS; p++) *(vec *)(to + p * u.point) = made[p];
+            }
         }
 }
 
-/* dw of inputs first .. last out of dU, whose row 0 is input `first` */
+/* dw of inputs first .. last out of dU, whose row 0 is input `first`; some rows at a time, as in `into_U` */
 static void out_of_dU(const job *j, int64_t first, int64_t last, field du, float *dw) {
-    for (int64_t c = 0; c < j->outputs; c += LANES)
-        for (int64_t i = first; i < last && i < j->inputs; i++) {
-            vec point[POINTS], taps[9];
-            float lanes[9][LANES];
-            const float *from = du.at + c / LANES * du.vector + (i - first) * du.row;
-            for (int p = 0; p < POINTS; p++) point[p] = *(const vec *)(from + p * du.point);
-            square_Gt(point, taps);
-            memcpy(lanes, taps, sizeof taps);
-            for (int64_t o = 0; o < LANES && c + o < j->outputs; o++)
-                for (int t = 0; t < 9; t++) dw[((c + o) * j->inputs + i) * 9 + t] = lanes[t][o];
+    last = least(last, j->inputs);
+    for (int64_t row = first; row < last; row += LANES)
+        for (int64_t c = 0; c < j->outputs; c += LANES) {
+            int64_t count = least(LANES, last - row);
+            taps found[LANES];
+            for (int64_t r = 0; r < count; r++) {
+                vec point[POINTS];
+                const float *from = du.at + c / LANES * du.vector + (row + r - first) * du.row;
+                for (int p = 0; p < POINTS; p++) point[p] = *(const vec *)(from + p * du.point);
+                square_Gt(point, (vec *)found[r]);
+            }
+            for (int64_t r = 0; r < count; r++)
+                write_taps(found[r], dw + (c * j->inputs + row + r) * 9, 9 * j->inputs, j->outputs - c);
         }
 }
 
@@ -419,32 +477,17 @@ static void products(int64_t rows, int64_t inner, int64_t at, int64_t width, fie
         }
 }
 
-/* U or its transpose, by a team. */
-static field made_U(const job *j, const size *s, int64_t g, int transposed, float *shared, int member, int team) {
-    int64_t rows = transposed ? s->outputs : s->inputs;
-    field u = {shared, s->u, rows * LANES, LANES};
-    wait_for(team); /* until none uses the one before */
-    into_U(j, g, transposed, cut(rows, 1, member, team), cut(rows, 1, member + 1, team), u);
-    wait_for(team);
-    return u;
-}
+/* What the rows of a group need in floats. */
+static int64_t forward_room(const size *s) { return POINTS * (s->u + s->v + s->m); }
+static int64_t backward_room(const size *s) { return POINTS * (2 * s->u + s->v + s->dm + s->m) + s->outputs; }
 
-/* What a group needs in floats, `own` of each thread and `shared` by a team. */
-static int64_t forward_own(const size *s) { return POINTS * (s->v + s->m); }
-static int64_t forward_shared(const size *s) { return POINTS * s->u; }
-static int64_t backward_own(const size *s) { return POINTS * (s->u + s->v + s->dm + s->m); }
-static int64_t backward_shared(const size *s, int team) {
-    return POINTS * s->u + (9 * s->inputs * s->outputs + s->outputs) * team;
-}
-
-/* One group by a team of threads, which all call it. */
-static void forward_group(const void *what, int64_t g, float *shared, float *own, int member, int team) {
-    const job *j = what;
+/* y of examples first .. last of a group */
+static void convolve_rows(const job *j, int64_t g, int64_t first, int64_t last, float *room) {
     size sized = sizes(j, 0), *s = &sized;
-    field u = made_U(j, s, g, 0, shared, member, team);
-    field v = {own, s->v, s->block * s->tiles * LANES, LANES};
-    int64_t last = own_rows(j->rows, member + 1, team);
-    for (int64_t begin = own_rows(j->rows, member, team); begin < last; begin += s->block) {
+    field u = {room, s->u, s->inputs * LANES, LANES};
+    field v = {u.at + POINTS * s->u, s->v, s->block * s->tiles * LANES, LANES};
+    if (first < last) into_U(j, g, 0, 0, s->inputs, u);
+    for (int64_t begin = first; begin < last; begin += s->block) {
         int64_t end = least(begin + s->block, last);
         activate(j, g, begin, end);
         into_V(j, g, begin, end, v);
@@ -472,47 +515,44 @@ static void add_dU(const size *s, int64_t rows, field v, field dm, int more, fie
             }
 }
 
-static void backward_group(const void *what, int64_t g, float *shared, float *own, int member, int team) {
-    const job *j = what;
+/* dx of examples first .. last of a group, and what they give to dw and dbias */
+static void convolve_rows_backward(const job *j, int64_t g, int64_t first, int64_t last, float *dw, float *dbias,
+                                   float *room) {
     size sized = sizes(j, 1), *s = &sized;
-    int64_t weights = 9 * j->inputs * j->outputs;
-    float *slopes = shared + POINTS * s->u, *sums = slopes + 9 * s->inputs * s->outputs * team;
-    float *slope = slopes + member * weights, *sum = sums + member * s->outputs;
-    field ut = {0}, du = {own, s->u, LANES, s->outputs};
-    if (j->dx) ut = made_U(j, s, g, 1, shared, member, team);
-    memset(sum, 0, 4 * s->outputs);
-    field v = {du.at + POINTS * s->u, s->v, s->block * s->tiles * LANES, LANES};
+    field du = {room, s->u, LANES, s->outputs}, ut = {du.at + POINTS * s->u, s->u, s->outputs * LANES, LANES};
+    field v = {ut.at + POINTS * s->u, s->v, s->block * s->tiles * LANES, LANES};
     field dm = {v.at + POINTS * s->v, s->dm, s->block * s->tiles * LANES, LANES};
-    int64_t first = own_rows(j->rows, member, team), last = own_rows(j->rows, member + 1, team);
+    float *product_room = dm.at + POINTS * s->dm, *sum = product_room + POINTS * s->m;
+    memset(sum, 0, 4 * s->outputs);
+    if (j->dx && first < last) into_U(j, g, 1, 0, s->outputs, ut);
     for (int64_t begin = first; begin < last; begin += s->block) {
         int64_t end = least(begin + s->block, last), rows = (end - begin) * s->tiles;
         into_dM(j, g, begin, end, dm, sum);
-        if (j->dw) {
+        if (dw) {
             into_V(j, g, begin, end, v);
             add_dU(s, rows, v, dm, begin > first, du);
         }
         for (int64_t at = 0; j->dx && at < s->inputs; at += COLUMNS) {
             int64_t width = least(COLUMNS, s->inputs - at);
-            field dv = {dm.at + POINTS * s->dm, s->m, LANES, width};
+            field dv = {product_room, s->m, LANES, width};
             products(rows, s->outputs, at, width, dm, ut, dv);
             out_of_dV(j, g, begin, end, at, at + width, dv);
         }
     }
-    if (j->dw && first == last) memset(slope, 0, 4 * weights);
-    if (j->dw && first < last) out_of_dU(j, 0, s->inputs, du, team > 1 ? slope : j->dw[g]);
-    wait_for(team);
-    if (j->dw && team > 1) {
-        int64_t from = cut(weights, LANES, member, team), n = cut(weights, LANES, member + 1, team) - from;
-        memcpy(j->dw[g] + from, slopes + from, 4 * n);
-        for (int other = 1; other < team; other++) add(slopes + other * weights + from, n, j->dw[g] + from);
-    }
-    if (j->dbias && member == 0)
-        for (int64_t o = 0; o < j->outputs; o++) {
-            float total = 0;
-            for (int t = 0; t < team; t++) total += sums[t * s->outputs + o];
-            j->dbias[g][o] = total;
-        }
-    wait_for(team);
+    if (dw && first == last) memset(dw, 0, 36 * j->inputs * j->outputs);
+    if (dw && first < last) out_of_dU(j, 0, s->inputs, du, dw);
+    if (dbias) memcpy(dbias, sum, 4 * j->outputs);
+}
+
+/* A parameter's gradient is a sum over rows: the first of a team has that of its rows in place, each other in a copy. */
+static float *gradient(float *place, float *copies, int64_t apart, int member) {
+    return !place || member == 0 ? place : copies + (member - 1) * apart;
+}
+
+/* Every member adds copies to a part of what is in place, after all have theirs. */
+static void add_copies(float *place, const float *copies, int64_t apart, int64_t n, int member, int team) {
+    int64_t from = cut(n, LANES, member, team), to = cut(n, LANES, member + 1, team);
+    for (int other = 1; place && other < team; other++) add(copies + (other - 1) * apart + from, to - from, place + from);
 }
 
 /* Memory that a thread keeps for its next call: to have fresh pages mapped each time takes longer than a convolution. */
