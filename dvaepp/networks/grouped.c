@@ -221,7 +221,7 @@ static void add_rows(const share *s, int64_t channels, const float *a, float *to
 }
 
 static share share_of(const chain *c, int64_t g, float *room, int member, int team) {
-    return (share){c, g, own_rows(c->rows, member, team), own_rows(c->rows, member + 1, team), room};
+    return (share){c, g, own_rows(c->rows, member, team), own_rows(c->rows, member + 1, team), room, 0};
 }
 
 /* One group by a team of threads, which all call it. */

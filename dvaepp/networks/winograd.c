@@ -13,22 +13,26 @@ int dvaepp_convolve(const job *j, int threads) {
     return by_groups(j->groups, 0, forward_room(&s), threads, forward_group, j);
 }
 
+static int64_t copy_of(const job *j) { return padded(9 * j->inputs * j->outputs) + padded(j->outputs); }
+
+/* shared: copies of gradients of parameters */
 static void backward_group(const void *what, int64_t g, float *shared, float *own, int member, int team) {
     const job *j = what;
-    int64_t weights = 9 * j->inputs * j->outputs, apart = padded(weights) + padded(j->outputs);
-    float *dw = j->dw ? j->dw[g] : 0, *dbias = j->dbias ? j->dbias[g] : 0, *bias_copies = shared + padded(weights);
+    int64_t weights = 9 * j->inputs * j->outputs, copy = copy_of(j);
+    float *dw = j->dw ? j->dw[g] : 0, *dbias = j->dbias ? j->dbias[g] : 0;
+    float *mine = shared + most(member - 1, 0) * copy, *biases = mine + padded(weights);
     convolve_rows_backward(j, g, own_rows(j->rows, member, team), own_rows(j->rows, member + 1, team),
-                           gradient(dw, shared, apart, member), gradient(dbias, bias_copies, apart, member), own);
+                           dw && member ? mine : dw, dbias && member ? biases : dbias, own);
     wait_for(team);
-    add_copies(dw, shared, apart, weights, member, team);
-    add_copies(dbias, bias_copies, apart, j->outputs, member, team);
+    add_copies(dw, shared, copy, weights, member, team);
+    add_copies(dbias, shared + padded(weights), copy, j->outputs, member, team);
     wait_for(team); /* before copies are those of the next group */
 }
 
 int dvaepp_convolve_backward(const job *j, int threads) {
     size s = sizes(j, 1);
-    int64_t copy = padded(9 * j->inputs * j->outputs) + padded(j->outputs);
-    return by_groups(j->groups, copy * (team_of(j->groups, threads) - 1), backward_room(&s), threads, backward_group, j);
+    int64_t copies = copy_of(j) * (team_of(j->groups, threads) - 1);
+    return by_groups(j->groups, copies, padded(backward_room(&s)), threads, backward_group, j);
 }
 
 /* Where products are large, the library's are the fastest: then only what is around them is done here, in four calls.

@@ -224,25 +224,30 @@ static void product(int64_t m, int n, const factors *f, float *c, int64_t c_i) {
 typedef float taps[9][LANES];
 typedef float eight __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int32_t order __attribute__((vector_size(32)));
+#ifdef __clang__
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (order){__VA_ARGS__})
+#endif
 
 LINE transpose(eight *a) {
     eight b[8];
 #pragma GCC unroll 4
     for (int i = 0; i < 8; i += 2) {
-        b[i] = __builtin_shuffle(a[i], a[i + 1], (order){0, 8, 1, 9, 4, 12, 5, 13});
-        b[i + 1] = __builtin_shuffle(a[i], a[i + 1], (order){2, 10, 3, 11, 6, 14, 7, 15});
+        b[i] = SHUFFLE(a[i], a[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+        b[i + 1] = SHUFFLE(a[i], a[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
     }
     eight c[8];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         int from = i / 2 * 4 + i % 2, to = i / 2 * 4 + i % 2 * 2;
-        c[to] = __builtin_shuffle(b[from], b[from + 2], (order){0, 1, 8, 9, 4, 5, 12, 13});
-        c[to + 1] = __builtin_shuffle(b[from], b[from + 2], (order){2, 3, 10, 11, 6, 7, 14, 15});
+        c[to] = SHUFFLE(b[from], b[from + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+        c[to + 1] = SHUFFLE(b[from], b[from + 2], 2, 3, 10, 11, 6, 7, 14, 15);
     }
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
-        a[i] = __builtin_shuffle(c[i], c[i + 4], (order){0, 1, 2, 3, 8, 9, 10, 11});
-        a[i + 4] = __builtin_shuffle(c[i], c[i + 4], (order){4, 5, 6, 7, 12, 13, 14, 15});
+        a[i] = SHUFFLE(c[i], c[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+        a[i + 4] = SHUFFLE(c[i], c[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
     }
 }
 
@@ -544,12 +549,8 @@ static void convolve_rows_backward(const job *j, int64_t g, int64_t first, int64
     if (dbias) memcpy(dbias, sum, 4 * j->outputs);
 }
 
-/* A parameter's gradient is a sum over rows: the first of a team has that of its rows in place, each other in a copy. */
-static float *gradient(float *place, float *copies, int64_t apart, int member) {
-    return !place || member == 0 ? place : copies + (member - 1) * apart;
-}
-
-/* Every member adds copies to a part of what is in place, after all have theirs. */
+/* A parameter's gradient is a sum over rows: the first of a team has that of its rows in place, each other in a copy.
+   Every member adds these to a part of what is in place, after all have theirs. */
 static void add_copies(float *place, const float *copies, int64_t apart, int64_t n, int member, int team) {
     int64_t from = cut(n, LANES, member, team), to = cut(n, LANES, member + 1, team);
     for (int other = 1; place && other < team; other++) add(copies + (other - 1) * apart + from, to - from, place + from);

@@ -297,7 +297,9 @@ WIDTHS = {
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 @pytest.mark.parametrize("widths", WIDTHS.values(), ids=WIDTHS)
-@pytest.mark.parametrize(("groups", "size", "rows"), [(1, 4, 1), (1, 4, 30), (1, 8, 6), (3, 4, 6), (3, 8, 5)])
+@pytest.mark.parametrize(
+    ("groups", "size", "rows"), [(1, 4, 1), (1, 4, 30), (1, 8, 6), (2, 4, 5), (3, 4, 6), (3, 8, 5)]
+)
 def test_a_chain_is_one_node_and_equals_its_blocks(
     groups: int, size: int, rows: int, widths: list[tuple[int, int]], number: int
 ) -> None:
