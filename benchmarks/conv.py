@@ -2,7 +2,8 @@
 
 The plain one is the same architecture as one writes it first: every network of a local group on its own concatenation,
 library convolutions in the default layout, torch's AdaMax. The limit is the plain step's convolutions and products,
-counted by torch, at the rate of a large matrix product measured beside each step.
+counted by torch, at the rate of a large matrix product measured beside each step. Minimal filtering multiplies less
+than is counted there, so a step may stay below it.
 
 Other users of a machine only ever add time, and to a step on all cores more than to one that finds a free core: what a
 step takes by itself is told by the quickest of many (Chen and Revels 2016), what it took here by medians of turns. Both
