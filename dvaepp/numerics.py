@@ -18,22 +18,31 @@ from dvaepp.types import Parameter
 def uniform(
     *shape: int,
     generator: torch.Generator | None = None,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
 ) -> Tensor:
     """Draw ρ = (k + 1/2) / 2²³: uniform on the open interval and symmetric under ρ -> 1 - ρ.
 
     torch.rand returns exactly 0 about once in 17 million draws; here neither end can occur, and every
-    value, like its complement, is exact in float32. Narrower types are drawn as float32.
+    value, like its complement, is exact in float32. Narrower types are drawn as float32. Without `device` the
+    draw is on the generator's device, or on the CPU.
     """
-    dtype = working_dtype(dtype or torch.get_default_dtype())
-    k = torch.empty(shape, dtype=dtype, device=device).random_(0, 2**23, generator=generator)
+    if device is None:
+        device = "cpu" if generator is None else generator.device
+    k = torch.empty(shape, dtype=working_dtype(dtype), device=device).random_(0, 2**23, generator=generator)
     return k.add_(0.5).mul_(2.0**-23)
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
     """The type to compute in: float64 stays, everything narrower (half, bfloat16) becomes float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def as_float64(x: Parameter, device: torch.device | str = "cpu") -> Tensor:
+    """A number or a tensor as a float64 tensor on `device`, without torch's default type in between."""
+    if isinstance(x, Tensor):
+        return x.to(device, torch.float64)
+    return torch.tensor(x, dtype=torch.float64, device=device)
 
 
 def log(x: Parameter) -> Parameter:
@@ -83,7 +92,7 @@ class _LogProb(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, logits: Tensor, kernel: "LogProbKernel") -> Tensor:
-        residual = torch.empty(logits.shape)
+        residual = torch.empty_like(logits, memory_format=torch.contiguous_format)
         ctx.save_for_backward(x, logits, residual)
         return kernel(x, logits, residual)
 
@@ -111,7 +120,7 @@ def _log_prob_kernel() -> LogProbKernel | None:
 
     def log_prob(x: Tensor, logits: Tensor, residual: Tensor | None) -> Tensor:
         x, logits = x.contiguous(), logits.contiguous()
-        width, out = x.shape[-1], torch.empty(logits.shape[:-1])
+        width, out = x.shape[-1], logits.new_empty(logits.shape[:-1])
         slope = None if residual is None else residual.data_ptr()
         rows = (x.numel() // width, logits.data_ptr(), out.data_ptr(), slope, out.numel())
         function(x.data_ptr(), *rows, width, torch.get_num_threads())

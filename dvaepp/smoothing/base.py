@@ -9,6 +9,11 @@ that of the implicit function F(ζ, μ) = ρ and never that of the root's formul
 
     ∂ζ/∂μ = (F₀(ζ) - F₁(ζ)) / ((1-μ) r(ζ|0) + μ r(ζ|1)),   ∂ζ/∂logit = μ (1-μ) ∂ζ/∂μ
 
+The same theorem gives the derivative in every parameter θ of the smoothing (β, a scale, ...) that is a tensor which
+requires gradients, so that a smoothing can be learned together with the networks:
+
+    ∂ζ/∂θ = -∂F(ζ, μ, θ)/∂θ / ((1-μ) r(ζ|0) + μ r(ζ|1))
+
 An `Overlapping` smoothing has densities r(ζ|0) and r(ζ|1) on one common support, mirror images of each other
 about `center`; then q(z|x, ζ) is not a step and the bounds of Sec. 4 and 5 need no gradients by hand. A new
 member states r(ζ|0) and its CDF; mixture, inversion and gradients follow. Public methods check their arguments,
@@ -26,7 +31,7 @@ from torch.autograd.function import once_differentiable
 from torch.distributions import constraints
 from torch.nn.functional import logsigmoid
 
-from dvaepp.numerics import Evaluation, increasing_root, saturate, working_dtype
+from dvaepp.numerics import Evaluation, as_float64, increasing_root, saturate, working_dtype
 from dvaepp.types import Parameter, Units
 
 
@@ -59,10 +64,10 @@ class Smoothing(ABC):
         return __debug__ if self.validate_args is None else self.validate_args
 
     def sample(self, logits: Units, rho: Units) -> Units:
-        """ζ = F⁻¹(ρ) for the mixture with μ = sigmoid(logits); differentiable in logits (Eq. 3).
+        """ζ = F⁻¹(ρ) for the mixture with μ = sigmoid(logits); differentiable in logits and parameters (Eq. 3).
 
         `rho` in [0, 1] broadcasts against `logits`. Infinite logits are certain z: ζ follows r(ζ|z) and the
-        gradient is zero. Half precision is computed in float32.
+        gradient in the logits is zero. Half precision is computed in float32.
         """
         parameters = self.parameters()
         if logits.shape != rho.shape or parameters:
@@ -82,6 +87,11 @@ class Smoothing(ABC):
         """Parameters given per unit, whose shapes must broadcast against the logits."""
         return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
+    @property
+    def learns(self) -> bool:
+        """Whether a parameter requires a gradient now."""
+        return torch.is_grad_enabled() and any(value.requires_grad for value in self.parameters().values())
+
     def positive(self, *names: str, remedy: str = "") -> None:
         """Refuse parameters that are not finite and > 0; integers become floats."""
         for name in names:
@@ -92,24 +102,34 @@ class Smoothing(ABC):
         value = getattr(self, name)
         if not isinstance(value, Tensor):
             object.__setattr__(self, name, value := float(value))
+            value = torch.tensor(value, dtype=torch.float64, device="cpu")
         elif not self.validates:
             return
-        check_values(name, torch.as_tensor(value), allowed(torch.as_tensor(value)), range, remedy)
+        check_values(name, value, allowed(value), range, remedy)
 
 
 class _ImplicitFunction(torch.autograd.Function):
-    """Attach ∂ζ/∂logit to an already computed ζ."""
+    """Attach a derivative to an already computed ζ: ∂ζ/∂source = slope, elementwise."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, zeta: Tensor, slope: Tensor) -> Tensor:
-        ctx.save_for_backward(slope)
-        return zeta
+    def forward(source: Tensor, zeta: Tensor, slope: Tensor) -> Tensor:
+        return zeta.view_as(zeta)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[2])
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         (slope,) = ctx.saved_tensors
-        return grad * slope, None, None
+        return grad * slope, grad, None
+
+
+def attach(source: Tensor, zeta: Tensor, slope: Tensor) -> Tensor:
+    """ζ in value, with ∂ζ/∂source = slope beside whatever derivative ζ has already."""
+    attached: Tensor = _ImplicitFunction.apply(source, zeta, slope)
+    return attached
 
 
 def implicit_sample(solve: Callable[[Tensor, Tensor, bool], Inverse], logits: Tensor, rho: Tensor) -> Tensor:
@@ -125,8 +145,7 @@ def implicit_sample(solve: Callable[[Tensor, Tensor, bool], Inverse], logits: Te
         if slope is None:
             return zeta
         slope = slope if dtype == work else saturate(slope, dtype)
-    attached: Tensor = _ImplicitFunction.apply(logits, zeta, slope)
-    return attached
+    return attach(logits, zeta, slope)
 
 
 @dataclass(frozen=True)
@@ -233,13 +252,25 @@ class Overlapping(Smoothing):
         return Evaluation(x, torch.ones_like(x))
 
     def _sample(self, logits: Tensor, rho: Tensor) -> Tensor:
-        return implicit_sample(self._invert, logits, rho)
+        zeta = implicit_sample(self._invert, logits, rho)
+        return self._with_parameters(zeta, logits.detach()) if self.learns else zeta
+
+    def _with_parameters(self, zeta: Tensor, logits: Tensor) -> Tensor:
+        """Attach ∂ζ/∂θ = -∂F/∂θ / q(ζ): F is evaluated at the sample with a graph that reaches the parameters only.
+
+        Float64, because where the density is tiny so is ∂F/∂θ, and only their quotient is an ordinary number.
+        """
+        point, logits = zeta.detach().double(), logits.double()
+        level = self._cdf(point, logits)
+        with torch.no_grad():
+            density = self._log_prob(point, logits).exp().clamp_min(torch.finfo(torch.float64).tiny)
+        return attach(level, zeta, -1 / density)
 
     def _invert(self, logits: Tensor, rho: Tensor, with_slope: bool) -> Inverse:
         """F⁻¹(ρ) by safe Newton steps in float64, and its implicit derivative."""
         dtype, logits = logits.dtype, logits.double()
         rho = rho.double().clamp(2.0**-53, 1 - 2.0**-53)  # the ends of an unbounded support stay finite
-        center = torch.as_tensor(self.center, dtype=torch.float64, device=rho.device).expand_as(rho)
+        center = as_float64(self.center, rho.device).expand_as(rho)
         upper = rho > self._cdf(center, logits)
         logits = torch.where(upper, -logits, logits)
         rho = torch.where(upper, 1 - rho, rho)
@@ -248,7 +279,7 @@ class Overlapping(Smoothing):
             zeta, jacobian = self.from_coordinate(x)
             return Evaluation(self._cdf(zeta, logits) - rho, self._log_prob(zeta, logits).exp() * jacobian)
 
-        low = torch.as_tensor(self.lowest_coordinate, dtype=torch.float64, device=rho.device).expand_as(rho)
+        low = as_float64(self.lowest_coordinate, rho.device).expand_as(rho)
         zeta = self.from_coordinate(increasing_root(excess, low, self.to_coordinate(center), scale=rho)).value
         slope = saturate(self._slope(zeta, logits), dtype) if with_slope else None
         return Inverse(torch.where(upper, self._mirror(zeta), zeta).to(dtype), slope)

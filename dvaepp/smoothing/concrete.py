@@ -30,7 +30,8 @@ class Concrete(Smoothing):
         dtype, rho = rho.dtype, rho.to(working_dtype(rho.dtype))
         half_ulp = torch.finfo(rho.dtype).eps / 2
         noise = torch.logit(rho.clamp(half_ulp, 1 - half_ulp))
-        return torch.sigmoid((logits.to(rho.dtype) + noise) / self.temperature).to(dtype)
+        logits = logits.to(rho.dtype).clamp(-1e30, 1e30)  # as good as infinite, and 0 · ∞ would be NaN in the gradient
+        return torch.sigmoid((logits + noise) / self.temperature).to(dtype)
 
     def log_prob(self, zeta: Units, logits: Units) -> Units:
         """log density of ζ on (0, 1); within half a spacing of its ends ζ is taken there."""

@@ -21,14 +21,13 @@ all terms positive. For β < 1 the logarithms are of numbers near one, and ζ = 
 """
 
 from dataclasses import dataclass
-from functools import cached_property
-from math import exp, expm1
+from math import exp, expm1, inf
 
 import torch
 from torch import Tensor
 
-from dvaepp.numerics import log
-from dvaepp.smoothing.base import Inverse, Moments, Overlapping, implicit_sample
+from dvaepp.numerics import as_float64, log
+from dvaepp.smoothing.base import Inverse, Moments, Overlapping
 from dvaepp.smoothing.quadratic import Folded, add_scaled_, fold, positive, same
 from dvaepp.types import Parameter
 
@@ -62,16 +61,13 @@ class Exponential(Overlapping):
 
     def moments0(self) -> Moments:
         """1/β - 1/(e^β - 1) and 1/β² - e^β/(e^β - 1)²; as series where these cancel."""
-        beta = torch.as_tensor(self.beta, dtype=torch.float64)
+        beta = as_float64(self.beta)
         mean = 1 / beta - 1 / torch.expm1(beta)
         variance = 1 / beta**2 + 1 / (torch.expm1(beta) * torch.expm1(-beta))
         small = beta < 0.05
         mean = torch.where(small, 0.5 - beta / 12 + beta**3 / 720, mean)
         variance = torch.where(small, 1 / 12 - beta**2 / 240 + beta**4 / 6048, variance)
         return Moments(mean, variance)
-
-    def _sample(self, logits: Tensor, rho: Tensor) -> Tensor:
-        return implicit_sample(self._invert, logits, rho)
 
     def _invert(self, logits: Tensor, rho: Tensor, with_slope: bool) -> Inverse:
         """The closed form above, in the frame where μ <= 1/2 (see `fold`)."""
@@ -82,38 +78,42 @@ class Exponential(Overlapping):
         half_b = add_scaled_((f.mu - f.one_minus_rho).mul_(complement / 2), d, f.mu).sub_(d / 2)
         half_s = (product * d).addcmul_(half_b, half_b).sqrt_()
         slope = gentle = None
-        if with_slope or self._lowest < GENTLE:
+        lowest, highest = self._range
+        if with_slope or lowest < GENTLE:
             # C' + S of the module docstring; C + C' = 2 gives the other without loss, because C >= 1/2
             low = add_scaled_((one_minus_mu * d).add_(f.mu), complement, f.one_minus_rho).add_(half_s, alpha=2)
             high = (4 * half_s).sub_(low).add_(2)
         if with_slope:
             low.mul_(high).mul_(half_s.clamp_min(torch.finfo(rho.dtype).tiny))  # saturates beyond the range
             slope = product.mul_((1 - rho).mul_(rho)).mul_(2 * complement**2 / beta).div_(low)
-        if self._lowest < GENTLE:
+        if lowest < GENTLE:
             gentle = _gentle(f, rho, high, beta, complement)
-            if self._highest < GENTLE:
+            if highest < GENTLE:
                 return Inverse(gentle, slope)
         above = positive(half_b)
         t = torch.lerp(one_minus_mu, f.mu, above).div_(half_b.abs_().add_(half_s)).log_().div_(beta)
-        if self._highest > SHARP:  # S >= 2 √(μ(1-μ)d), though its square may have vanished
+        if highest > SHARP:  # S >= 2 √(μ(1-μ)d), though its square may have vanished
             t = torch.minimum(t, 0.5 + (0.5 - above) * (logits.abs() / beta))
         zeta = same(above, f.upright).sub_(t.clamp_(0, 1)).abs_()
-        return Inverse(zeta if gentle is None else torch.where(torch.as_tensor(beta) < GENTLE, gentle, zeta), slope)
+        if gentle is not None and isinstance(beta, Tensor):
+            zeta = torch.where(beta < GENTLE, gentle, zeta)
+        return Inverse(zeta, slope)
 
     def _constants(self, dtype: torch.dtype) -> tuple[Parameter, Parameter, Parameter]:
         """β, d = e^(-β) and D = 1 - d."""
         if isinstance(self.beta, Tensor):
-            beta = self.beta.detach().to(dtype)
+            beta = self.beta.to(dtype)
             return beta, torch.exp(-beta), -torch.expm1(-beta)
         return self.beta, exp(-self.beta), -expm1(-self.beta)
 
-    @cached_property
-    def _lowest(self) -> float:
-        return float(torch.as_tensor(self.beta).min())
+    @property
+    def _range(self) -> tuple[float, float]:
+        """The least and the greatest β that may occur.
 
-    @cached_property
-    def _highest(self) -> float:
-        return float(torch.as_tensor(self.beta).max())
+        Those of a tensor are not asked for: it may be learned, and so change from call to call, and on an accelerator
+        the answer would cost a wait. All forms are then computed, and each unit takes its own.
+        """
+        return (0.0, inf) if isinstance(self.beta, Tensor) else (self.beta, self.beta)
 
 
 def _gentle(f: Folded, rho: Tensor, c_plus_s: Tensor, beta: Parameter, complement: Parameter) -> Tensor:

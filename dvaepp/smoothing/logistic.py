@@ -16,7 +16,6 @@ suffices in float32 down to s of about 0.01.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 from math import exp, expm1, pi
 
 import torch
@@ -79,7 +78,7 @@ class Logistic(Overlapping):
         above = positive(b)
         w = torch.lerp(folded_rho, f.one_minus_rho, above)
         t = (2 * w).div_(b.abs_().add_(s)).log_()
-        if self._sharpest > SHARP:  # S >= 2 √(ρ(1-ρ)e), though its square may have vanished
+        if self._may_be_sharp:  # S >= 2 √(ρ(1-ρ)e), though its square may have vanished
             odds = torch.log(w / torch.lerp(f.one_minus_rho, folded_rho, above))
             t = torch.minimum(t, (odds + (loc1 - loc0) / scale) / 2)
         upper = same(above, f.upright)
@@ -92,13 +91,15 @@ class Logistic(Overlapping):
     def _constants(self, dtype: torch.dtype) -> tuple[Parameter, Parameter, Parameter, Parameter, Parameter]:
         """s, loc0, loc1, e and 1 - e."""
         scale, loc0, loc1 = (
-            p.detach().to(dtype) if isinstance(p, Tensor) else p for p in (self.scale, self.loc0, self.loc1)
+            p.to(dtype) if isinstance(p, Tensor) else p for p in (self.scale, self.loc0, self.loc1)
         )
         gap = (loc1 - loc0) / scale
         if isinstance(gap, Tensor):
             return scale, loc0, loc1, torch.exp(-gap), -torch.expm1(-gap)
         return scale, loc0, loc1, exp(-gap), -expm1(-gap)
 
-    @cached_property
-    def _sharpest(self) -> float:
-        return float(torch.as_tensor((self.loc1 - self.loc0) / self.scale).max())
+    @property
+    def _may_be_sharp(self) -> bool:
+        """Whether the square under S may vanish; always asked for where a parameter is a tensor, which may change."""
+        gap = (self.loc1 - self.loc0) / self.scale
+        return isinstance(gap, Tensor) or gap > SHARP

@@ -35,7 +35,9 @@ class PowerLaw(Overlapping):
         return zeta ** (1 / self.beta)
 
     def sf0(self, zeta: Tensor) -> Tensor:
-        return -torch.expm1(torch.log(zeta) / self.beta)
+        # At ζ = 0 the value is 1 for every β; log(0) would make the derivative in β a NaN.
+        positive = zeta > 0
+        return torch.where(positive, -torch.expm1(torch.log(torch.where(positive, zeta, 1.0)) / self.beta), 1.0)
 
     def moments0(self) -> Moments:
         mean = 1 / (self.beta + 1)

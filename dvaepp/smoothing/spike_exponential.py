@@ -5,7 +5,8 @@
 
 Written 1 + log(d + u D) / β with d = e^(-β), D = 1 - d, it neither overflows nor loses ρ + μ - 1; for β < 1 the
 printed form is the accurate one. The slope is zero on the spike; q(z|x, ζ) is the step z = 1[ζ > 0], so a KL needs
-a boundary term by hand (`objectives.rolfe_kl`).
+a boundary term by hand (`objectives.rolfe_kl`). The derivative in β, off the spike, is that of the implicit function
+F₁(ζ, β) = u with F₁(ζ) = (e^(-β(1-ζ)) - d) / D.
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dvaepp.smoothing.base import Inverse, Smoothing, implicit_sample
+from dvaepp.numerics import as_float64
+from dvaepp.smoothing.base import Inverse, Smoothing, attach, implicit_sample
 from dvaepp.types import Parameter
 
 
@@ -27,10 +29,20 @@ class SpikeExponential(Smoothing):
         self.positive("beta", remedy="the limit beta = infinity is Binary()")
 
     def _sample(self, logits: Tensor, rho: Tensor) -> Tensor:
-        return implicit_sample(self._invert, logits, rho)
+        zeta = implicit_sample(self._invert, logits, rho)
+        return self._with_parameters(zeta) if self.learns else zeta
+
+    def _with_parameters(self, zeta: Tensor) -> Tensor:
+        """Attach ∂ζ/∂β = -∂F₁/∂β / r(ζ|1), zero on the spike."""
+        beta, point = as_float64(self.beta, zeta.device), zeta.detach().double()
+        grown, complement = torch.exp(-beta * (1 - point)), -torch.expm1(-beta)
+        level = (grown - torch.exp(-beta)) / complement
+        with torch.no_grad():
+            density = (beta * grown / complement).clamp_min(torch.finfo(torch.float64).tiny)
+        return attach(level, zeta, torch.where(point > 0, -1 / density, 0.0))
 
     def _invert(self, logits: Tensor, rho: Tensor, with_slope: bool) -> Inverse:
-        beta = torch.as_tensor(self.beta, dtype=logits.dtype, device=logits.device).detach()
+        beta = as_float64(self.beta, logits.device).to(logits.dtype)
         d, complement = torch.exp(-beta), -torch.expm1(-beta)
         mu, one_minus_mu = torch.sigmoid(logits), torch.sigmoid(-logits)
         # ρ + μ - 1, from whichever complement is exact where it is small

@@ -6,6 +6,7 @@ EXAMPLES, and for an overlapping member NEAR_BINARY, one close to the limit.
 
 import importlib
 import math
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -140,6 +141,69 @@ def test_gradients_equal_finite_differences(smoothing: Overlapping) -> None:
     for function in (smoothing.log_prob, smoothing.cdf):
         assert torch.autograd.gradcheck(function, (zeta, logits), eps=1e-7, atol=1e-5)
     assert torch.autograd.gradcheck(smoothing.log_ratio, zeta, eps=1e-7, atol=1e-5)
+
+
+def _parameters(smoothing: Smoothing) -> dict[str, float | Tensor]:
+    return {f.name: getattr(smoothing, f.name) for f in fields(smoothing) if f.name != "validate_args"}
+
+
+LEARNABLE = [param for param in SMOOTHINGS if _parameters(param.values[0])]
+
+
+@pytest.mark.parametrize("smoothing", LEARNABLE)
+@pytest.mark.parametrize("function", ["sample", "log_prob", "log_ratio"])
+def test_parameter_gradients_equal_finite_differences(smoothing: Smoothing, function: str) -> None:
+    """Every parameter can be learned: 1e-4 relative in float64, against central differences of the function itself."""
+    if not hasattr(smoothing, function):
+        pytest.skip(f"{type(smoothing).__name__} has no {function}")
+    logits, rho = _grid()
+    zeta = smoothing.sample(logits, rho)
+    at_an_end = ((zeta - 0.5).abs() - 0.5).abs() < 1e-3  # differences resolve neither a pole nor a spike
+    keep = (logits.abs() < 7) & ((rho - torch.sigmoid(-logits)).abs() > 0.02) & ~at_an_end
+    logits, rho, zeta = logits[keep], rho[keep], zeta[keep]
+
+    def value(**changed: float | Tensor) -> Tensor:
+        member = replace(smoothing, **changed)
+        if function == "sample":
+            return member.sample(logits, rho)
+        return member.log_prob(zeta, logits) if function == "log_prob" else member.log_ratio(zeta)
+
+    for name, number in _parameters(smoothing).items():
+        per_point = torch.as_tensor(number, dtype=torch.float64).reshape(-1)[:1].expand(len(rho)).clone()
+        per_point.requires_grad_()
+        (slope,) = torch.autograd.grad(value(**{name: per_point}).sum(), per_point)
+        step = 1e-5 * max(1.0, abs(per_point[0].item()))
+        above, below = (value(**{name: (per_point + sign * step).detach()}) for sign in (1, -1))
+        expected = (above - below) / (2 * step)
+        assert expected.abs().max() > 1e-6, f"these points do not depend on {name}"
+        torch.testing.assert_close(slope, expected, rtol=1e-4, atol=1e-8 * expected.abs().max().item() + 1e-9)
+
+
+@pytest.mark.parametrize("smoothing", LEARNABLE)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_parameter_gradients_stay_finite_at_extremes(smoothing: Smoothing, dtype: torch.dtype) -> None:
+    logits = torch.tensor([-math.inf, -100.0, -17.0, 0.0, 17.0, 100.0, math.inf], dtype=dtype)
+    rho = torch.tensor([0.0, 1e-30, 1e-7, 0.3, 0.5, 0.999, 1.0], dtype=dtype)
+    logits, rho = (g.reshape(-1) for g in torch.meshgrid(logits, rho, indexing="ij"))
+    for name, number in _parameters(smoothing).items():
+        learned = torch.as_tensor(number, dtype=dtype).reshape(-1)[:1].expand(len(rho)).clone().requires_grad_()
+        zeta = replace(smoothing, **{name: learned}).sample(logits, rho)
+        (slope,) = torch.autograd.grad(zeta.sum(), learned)
+        assert torch.isfinite(slope).all(), name
+
+
+@overlapping
+def test_a_learned_parameter_may_change_in_place(smoothing: Overlapping) -> None:
+    """An optimizer changes a tensor where it lies: nothing about its old value may be kept."""
+    logits, rho = _grid()
+    name, number = next(iter(_parameters(smoothing).items()))
+    number = torch.as_tensor(number, dtype=torch.float64).reshape(-1)[0]
+    learned = number.clone()
+    member = replace(smoothing, **{name: learned})
+    member.sample(logits, rho)
+    learned.mul_(2.5)
+    expected = replace(smoothing, **{name: 2.5 * number.item()}).sample(logits, rho)
+    torch.testing.assert_close(member.sample(logits, rho), expected, rtol=1e-9, atol=1e-12)
 
 
 @overlapping

@@ -419,3 +419,27 @@ def test_groups_that_do_not_match_are_named() -> None:
     for logits, zeta in (([a], [b]), ([a, b], [a]), ([], [])):
         with pytest.raises(ValueError, match="logits and zeta must have one equal shape per group"):
             boltzmann_kl(RBM(2, 2), logits, zeta, Exponential(8.0), 0.0)
+
+
+def test_a_learned_beta_gets_the_whole_gradient() -> None:
+    """β enters through ζ, through ν and through later logits; 1e-4 relative against central differences in float64."""
+    prior = RBM(2, 2).double()
+    with torch.no_grad():
+        prior.bias_left.copy_(torch.from_numpy(PRIOR_BIAS[:2]))
+        prior.bias_right.copy_(torch.from_numpy(PRIOR_BIAS[2:]))
+        prior.weight.copy_(torch.from_numpy(PRIOR_WEIGHT[:2, 2:]))
+    rho = uniform(500, 4, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    offsets = torch.from_numpy(OFFSETS)
+
+    def bound(beta: Tensor | float) -> Tensor:
+        smoothing = Exponential(beta)
+        first = _logits(torch, (2, 2), 0, rho.new_zeros(500, 0), offsets).expand(500, 2)
+        zeta_1 = smoothing.sample(first, rho[:, :2])
+        second = _logits(torch, (2, 2), 1, zeta_1, offsets)
+        zeta_2 = smoothing.sample(second, rho[:, 2:])
+        return boltzmann_kl(prior, [first, second], [zeta_1, zeta_2], smoothing, 0.0).mean() + (zeta_1 * zeta_2).mean()
+
+    beta = torch.tensor(BETA, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(bound(beta), beta)
+    expected = (bound(BETA + 1e-4) - bound(BETA - 1e-4)).item() / 2e-4
+    assert slope.item() == pytest.approx(expected, rel=1e-4)
