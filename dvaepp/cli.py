@@ -19,6 +19,10 @@ FigureName = Literal["smoothing", "inverse-cdf", "scales", "samples", "curves", 
 OF_RUNS = ("samples", "curves", "kl", "units", "rbm")
 Split = Literal["train", "validation", "test"]
 Device = Annotated[str, tyro.conf.arg(help="Where to compute, e.g. cpu or cuda.", metavar="DEVICE")]
+Pixels = Annotated[
+    Literal["mean", "drawn"],
+    tyro.conf.arg(help="Show each pixel's mean, or draw the pixels: a sample of p(x)."),
+]
 Debug = Annotated[bool, tyro.conf.arg(help="Show the traceback of a failure.")]
 DataDir = Annotated[
     Path | None,
@@ -154,11 +158,12 @@ def sample(
         int | None,
         tyro.conf.arg(metavar="N", help="Images per sample of the global units; default 5 with local units."),
     ] = None,
+    pixels: Pixels = "mean",
     seed: int = 0,
     device: Device = "cpu",
     debug: Debug = False,
 ) -> None:
-    """Mean images from the prior, ten to a row. With local units five in a row share a sample of the global ones."""
+    """Images from the prior, ten to a row. With local units five in a row share a sample of the global ones."""
     import torch
 
     from dvaepp import runs
@@ -170,7 +175,8 @@ def sample(
     per_code = per_code or runs.images_per_code(trained)
     if per_code < 1:
         raise UsageError(f"--per-code must be at least 1, got {per_code}")
-    images = trained.sample(-(-10 * rows // per_code), torch.Generator(device).manual_seed(seed), per_code)
+    generator = torch.Generator(device).manual_seed(seed)
+    images = trained.sample(-(-10 * rows // per_code), generator, per_code, mean=pixels == "mean")
     save_grid(images[: 10 * rows], 10, out)
     print(f"wrote {out}")
 
@@ -180,6 +186,7 @@ def reconstruct(
     out: Annotated[Path, tyro.conf.arg(metavar="FILE.png")] = Path("reconstructions.png"),
     rows: Annotated[int, tyro.conf.arg(metavar="N", help="Rows of five pairs.")] = 8,
     split: Split = "test",
+    pixels: Pixels = "mean",
     data_dir: DataDir = None,
     device: Device = "cpu",
     debug: Debug = False,
@@ -196,7 +203,8 @@ def reconstruct(
     trained = runs.load(run, device=_device(device))
     dataset = runs.dataset_of(trained.recipe, data_dir)
     x = dataset.images(split, subset(len(dataset.split(split)), 5 * rows))
-    pairs = torch.stack([x, trained.reconstruct(x, torch.Generator(device).manual_seed(0)).cpu()], 1)
+    found = trained.reconstruct(x, torch.Generator(device).manual_seed(0), mean=pixels == "mean")
+    pairs = torch.stack([x, found.to(x)], 1)
     save_grid(pairs.flatten(0, 1), 10, out)
     print(f"wrote {out}")
 
@@ -224,14 +232,10 @@ def show(
     chosen = build(recipe, arguments, set_)
     print(chosen.model_dump_json(indent=1))
     if chosen.data.path is None:  # the size of a user's own images is not known here
-        import torch
-
         from dvaepp.models.summary import summary
         from dvaepp.training.state import example_model
 
-        with torch.device("meta"):  # shapes alone: counting takes no memory
-            model = example_model(chosen)
-        for row in summary(model):
+        for row in summary(example_model(chosen)):
             print(f"{row.module:24} {row.blocks:24} {row.output:16} {row.parameters:>12,}", file=sys.stderr)
 
 
@@ -522,7 +526,7 @@ def _device(name: str) -> str:
     import torch
 
     try:
-        torch.empty(0, device=name)
+        torch.empty(0, dtype=torch.float32, device=name)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise UsageError(f"device {name!r} cannot be used here: {reason}; try --device cpu") from None

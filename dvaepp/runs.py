@@ -49,6 +49,10 @@ class Trained(nn.Module):
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.model.parameters()).dtype
+
     @torch.no_grad()
     def encode(self, x: Tensor) -> Tensor:
         """The most likely bit of every global unit in turn, (batch, units) of 0 and 1; x (batch, ...pixels)."""
@@ -58,39 +62,48 @@ class Trained(nn.Module):
             bits: list[Tensor] = []
             encoded = self.model.encode(x)
             for _ in self.model.group_sizes:
-                bits.append((self.model.posterior_parameters(encoded, bits) > 0).float())
+                bits.append((self.model.posterior_parameters(encoded, bits) > 0).to(self.dtype))
             return torch.cat(bits, -1)
-        half = [torch.full((len(x), size), 0.5, device=x.device) for size in self.model.group_sizes]
+        half = [x.new_full((len(x), size), 0.5) for size in self.model.group_sizes]
         return torch.cat(self.model.posterior(x.flatten(1), half, Binary(validate_args=False)).zeta, -1)
 
     @torch.no_grad()
-    def decode(self, bits: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Mean images (batch, channels, height, width) of given bits; local units are drawn from their prior."""
+    def decode(self, bits: Tensor, generator: torch.Generator | None = None, mean: bool = True) -> Tensor:
+        """Images (batch, channels, height, width) of given bits; local units are drawn from their prior.
+
+        `mean` False draws the pixels; see `sample`.
+        """
         self._binary_only("decode")
         if bits.shape[-1] != self.model.num_units:
             raise ValueError(f"bits must have shape (batch, {self.model.num_units}), got {tuple(bits.shape)}")
-        return self._decoded(bits.to(self.device, next(self.model.parameters()).dtype), generator)
+        return self._decoded(bits.to(self.device, self.dtype), generator, mean)
 
-    def _decoded(self, code: Tensor, generator: torch.Generator | None) -> Tensor:
+    def _decoded(self, code: Tensor, generator: torch.Generator | None, mean: bool) -> Tensor:
         groups = list(code.split(self.model.group_sizes, -1)) if self.model.group_sizes else []
         if isinstance(self.model, DVAE):
             drawn = self.model.top_down(Prior(self.model, groups, self._noise(generator)), len(code))
-            return self.model.decoder.generate(drawn.features, generator)
-        return torch.sigmoid(self.model.pixel_logits(groups)).reshape(-1, *self.model.image_shape)
+            return self.model.decoder.generate(drawn.features, generator, mean)
+        pixels = torch.sigmoid(self.model.pixel_logits(groups)).reshape(-1, *self.model.image_shape)
+        return pixels if mean else (self._noise(generator).uniform(*pixels.shape) < pixels).to(self.dtype)
 
     @torch.no_grad()
-    def reconstruct(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Mean images given a draw of all latents from the posterior of x, in the binary limit."""
+    def reconstruct(self, x: Tensor, generator: torch.Generator | None = None, mean: bool = True) -> Tensor:
+        """Images given a draw of all latents from the posterior of x, in the binary limit; `mean` as for `sample`."""
         x = self._images(x)
         if isinstance(self.model, DVAE):
             q = Posterior(self.model, self.model.encode(x), self._noise(generator), None, exact=True)
-            return self.model.decoder.generate(self.model.top_down(q, len(x)).features, generator)
-        return self.decode(self.encode(x))
+            return self.model.decoder.generate(self.model.top_down(q, len(x)).features, generator, mean)
+        return self.decode(self.encode(x), generator, mean)
 
     @torch.no_grad()
-    def sample(self, n: int, generator: torch.Generator | None = None, per_code: int = 1) -> Tensor:
-        """Mean images of the prior, `per_code` of them for each of n samples of the global units (Fig. 4)."""
-        return self._decoded(self.sample_code(n, generator).repeat_interleave(per_code, 0), generator)
+    def sample(self, n: int, generator: torch.Generator | None = None, per_code: int = 1, mean: bool = True) -> Tensor:
+        """Images of the prior, `per_code` of them for each of n samples of the global units (Fig. 4).
+
+        With `mean` False every pixel is drawn: a sample of p(x). With `mean` True pixels show their means, which look
+        smoother. Where pixels depend on each other, as in a conditional decoder, only the finest scale does so, and the
+        coarser ones show the pixels drawn there, so that the parts of an image belong together.
+        """
+        return self._decoded(self.sample_code(n, generator).repeat_interleave(per_code, 0), generator, mean)
 
     @torch.no_grad()
     def sample_code(self, n: int, generator: torch.Generator | None = None) -> Tensor:
@@ -100,13 +113,13 @@ class Trained(nn.Module):
             return self._tempered(n, generator)
         if isinstance(model, DVAE):
             if not model.group_sizes:
-                return torch.empty(n, 0, device=self.device)
+                return torch.empty(n, 0, dtype=self.dtype, device=self.device)
             parts = [part.expand(n, -1) for part in model.global_priors()]
             return torch.cat([model.global_latent.draw(part, noise, None).value for part in parts], -1)
         z: list[Tensor] = []
         for a, size in enumerate(model.group_sizes):
             logits = model.prior_logits(z)[a] if a else model.first_logits
-            z.append((noise.uniform(n, size) < torch.sigmoid(logits)).float())
+            z.append((noise.uniform(n, size) < torch.sigmoid(logits)).to(self.dtype))
         return torch.cat(z, -1)
 
     def _tempered(self, n: int, generator: torch.Generator | None) -> Tensor:
@@ -116,7 +129,7 @@ class Trained(nn.Module):
         run = Tempering(self.model.prior, adapt_ladder(self.model.prior, base, source).ladder, n, base, source)
         for _ in range(SAMPLING_SWEEPS):
             run.sweep()
-        return run.states()
+        return run.states().to(self.dtype)
 
     def log_likelihood(self, x: Tensor, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
         """Importance-weighted log p(x) in the binary limit, (batch,); log Z is estimated once."""
@@ -132,7 +145,7 @@ class Trained(nn.Module):
         return self._log_z.value
 
     def _noise(self, generator: torch.Generator | None) -> BatchNoise:
-        return BatchNoise(generator, self.device, dtype=next(self.model.parameters()).dtype)
+        return BatchNoise(generator, self.device, dtype=self.dtype)
 
     def _binary_only(self, what: str) -> None:
         if isinstance(self.model, DVAE) and self.model.global_kind not in ("rbm", "bernoulli"):
@@ -142,7 +155,7 @@ class Trained(nn.Module):
         shape = self.model.image_shape
         if x.dim() < 2 or math.prod(x.shape[1:]) != math.prod(shape):
             raise ValueError(f"x must be (batch, {', '.join(map(str, shape))}), got {tuple(x.shape)}")
-        return x.reshape(len(x), *shape).to(self.device, next(self.model.parameters()).dtype)
+        return x.reshape(len(x), *shape).to(self.device, self.dtype)
 
 
 def images_per_code(trained: Trained) -> int:

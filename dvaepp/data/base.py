@@ -130,7 +130,7 @@ def subset(size: int, limit: int | None, seed: int = 0) -> Indices:
     if limit is not None and limit < 1:
         raise UsageError(f"a subset needs at least 1 image, not {limit}")
     if limit is None or limit >= size:
-        return torch.arange(size)
+        return torch.arange(size, dtype=torch.int64, device="cpu")
     return shuffled(size, seed)[:limit].sort().values
 
 

@@ -15,9 +15,10 @@ class Mlp(nn.Module):
 
     def __init__(self, num_inputs: int, hidden: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
-        first = torch.empty(hidden, num_inputs).normal_(0, 1 / math.sqrt(num_inputs), generator=generator)
-        self.weight_in, self.bias_in = nn.Parameter(first), nn.Parameter(torch.zeros(hidden))
-        self.weight_out, self.bias_out = nn.Parameter(torch.zeros(hidden)), nn.Parameter(torch.zeros(()))
+        first = torch.empty(hidden, num_inputs, dtype=torch.float32)
+        self.weight_in = nn.Parameter(first.normal_(0, 1 / math.sqrt(num_inputs), generator=generator))
+        self.bias_in, self.weight_out = (nn.Parameter(torch.zeros(hidden, dtype=torch.float32)) for _ in range(2))
+        self.bias_out = nn.Parameter(torch.zeros((), dtype=torch.float32))
 
     def forward(self, features: Tensor) -> Tensor:
         hidden = torch.tanh(nn.functional.linear(features, self.weight_in, self.bias_in))

@@ -44,8 +44,8 @@ class NVIL(Estimator):
         self.baselines = Baselines(layer_sizes, context_size, hidden, generator)
         self.decay, self.normalize = decay, normalize
         for name in ("running_mean", "running_variance"):
-            self.register_buffer(name, torch.zeros(len(layer_sizes)))
-        self.register_buffer("is_fresh", torch.ones(()))
+            self.register_buffer(name, torch.zeros(len(layer_sizes), dtype=torch.float32))
+        self.register_buffer("is_fresh", torch.ones((), dtype=torch.float32))
 
     def estimate(self, target: Target, generator: torch.Generator | None) -> Estimate:
         self.check_target(target)

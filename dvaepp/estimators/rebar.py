@@ -45,9 +45,9 @@ class REBAR(Estimator):
         super().__init__(layer_sizes, context_size)
         if not temperature > 0:
             raise UsageError(f"temperature must be > 0, got {temperature:g}")
-        start = torch.full((len(layer_sizes),), temperature).log()
+        start = torch.full((len(layer_sizes),), temperature, dtype=torch.float32).log()
         self.log_temperature = nn.Parameter(start)
-        self.scale = nn.Parameter(torch.zeros(len(layer_sizes)))  # η = 2 σ(0) = 1
+        self.scale = nn.Parameter(torch.zeros(len(layer_sizes), dtype=torch.float32))  # η = 2 σ(0) = 1
 
     @property
     def eta(self) -> Tensor:

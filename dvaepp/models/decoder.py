@@ -43,7 +43,7 @@ class Canvas:
         return self._masks[index]
 
     def _mask(self, index: int) -> Tensor:
-        inside = torch.zeros(self.size, self.size, dtype=torch.bool)
+        inside = torch.zeros(self.size, self.size, dtype=torch.bool, device="cpu")
         inside[self.rows, self.columns] = True
         mask = self.at(inside, self.scales[index]).clone()
         if index > 0:
@@ -52,7 +52,7 @@ class Canvas:
 
     def owner(self) -> Tensor:
         """For each pixel of the image the number of the scale that generates it (Fig. 8), (height, width)."""
-        owner = torch.full((self.size, self.size), -1)
+        owner = torch.full((self.size, self.size), -1, dtype=torch.int64, device="cpu")
         for index, scale in enumerate(self.scales):
             step = self.size // scale
             at_scale = owner[::step, ::step]
@@ -121,22 +121,25 @@ class Decoder(nn.Module):
         return parameters
 
     def generate(self, features: Tensor, generator: torch.Generator | None, mean: bool = True) -> Tensor:
-        """Images (rows, channels, height, width): a sample, or each pixel's mean given sampled coarser scales."""
+        """Images (rows, channels, height, width): a sample of p(x|ζ, h), or with `mean` one to look at.
+
+        A mean image shows means where no pixel depends on another: everywhere with an unconditional decoder, and at the
+        finest scale of a conditional one. Its coarser scales show the pixels that were drawn there, because the finer
+        ones have seen those: a mean in their place would belong to another image.
+        """
         features = self.context(features)
         if not self.conditional:
-            parameters = self._last(features)
-            image = self.likelihood.mean(parameters) if mean else self.likelihood.sample(parameters, generator)
-            return self.canvas.crop(image)
-        shape = (len(features), self.likelihood.channels, self.canvas.size, self.canvas.size)
-        drawn, shown = features.new_zeros(shape), features.new_zeros(shape)
+            return self.canvas.crop(self._pixels(self._last(features), generator, mean))
+        image = features.new_zeros(len(features), self.likelihood.channels, self.canvas.size, self.canvas.size)
         for index, scale in enumerate(self.canvas.scales):
             features = self.upsamples[index - 1](features) if index > 0 else features
-            parameters = self.heads[index](elu(features))
-            new = self.canvas.new(index).to(features)
-            here, seen = self.canvas.at(drawn, scale), self.canvas.at(shown, scale)  # views
-            sample = self.likelihood.sample(parameters, generator)
-            here += new * sample
-            seen += new * (self.likelihood.mean(parameters) if mean else sample)
-            if scale != self.canvas.size:
+            finest = scale == self.canvas.size
+            pixels = self._pixels(self.heads[index](elu(features)), generator, mean and finest)
+            here = self.canvas.at(image, scale)  # a view
+            here += self.canvas.new(index).to(features) * pixels
+            if not finest:
                 features = torch.cat([features, self.inputs[index](here.contiguous())], 1)
-        return self.canvas.crop(shown)
+        return self.canvas.crop(image)
+
+    def _pixels(self, parameters: Tensor, generator: torch.Generator | None, mean: bool) -> Tensor:
+        return self.likelihood.mean(parameters) if mean else self.likelihood.sample(parameters, generator)

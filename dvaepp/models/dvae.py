@@ -139,13 +139,13 @@ class DVAE(nn.Module):
             )
             self.upsample = chain(global_units, a.upsample)
         else:
-            self.constant = nn.Parameter(torch.zeros(up, self.resolution, self.resolution))
+            self.constant = nn.Parameter(torch.zeros(up, self.resolution, self.resolution, dtype=torch.float32))
         if global_kind == "rbm":
             self.prior = RBM(global_units // 2, global_units - global_units // 2)
         elif global_kind == "bernoulli":
-            self.prior_parameters = nn.Parameter(torch.zeros(global_units))
+            self.prior_parameters = nn.Parameter(torch.zeros(global_units, dtype=torch.float32))
         elif global_kind == "normal":
-            self.register_buffer("prior_parameters", torch.zeros(2 * global_units))
+            self.register_buffer("prior_parameters", torch.zeros(2 * global_units, dtype=torch.float32))
         last = str(local_channels * self.local_latent.parameters_per_unit)
         self.q = LocalNetworks(features + up, local_channels, local_groups, [*a.posterior, last], generator)
         self.p = LocalNetworks(up, local_channels, local_groups, [*a.prior, last], generator)

@@ -68,7 +68,7 @@ class FeedForward(nn.Module):
                 raise UsageError(f"an RBM prior needs at least 2 units, got {units}")
             self.prior = RBM(units // 2, units - units // 2)
         else:
-            self.first_logits = nn.Parameter(torch.zeros(group_sizes[0]))
+            self.first_logits = nn.Parameter(torch.zeros(group_sizes[0], dtype=torch.float32))
             later = list(zip(before, group_sizes, strict=True))[1:]
             self.prior_networks = nn.ModuleList(dense(n, size) for n, size in later)
 

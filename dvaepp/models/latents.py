@@ -91,8 +91,7 @@ class Bernoulli(Latent):
 
 def smoothed(z: Tensor, smoothing: Smoothing, rho: Tensor) -> Tensor:
     """ζ ~ r(ζ|z): the mixture of a certain unit."""
-    certain = torch.where(z == 1, torch.inf, -torch.inf).to(z)
-    return smoothing.sample(certain, rho)
+    return smoothing.sample((z - 0.5) * torch.inf, rho)
 
 
 HALF_LOG_2PI = 0.9189385332046727

@@ -38,7 +38,7 @@ class BernoulliPixels(Likelihood):
         return -binary_cross_entropy_with_logits(parameters, x, reduction="none").squeeze(1)
 
     def sample(self, parameters: Tensor, generator: torch.Generator | None) -> Tensor:
-        noise = uniform(*parameters.shape, generator=generator, device=parameters.device)
+        noise = uniform(*parameters.shape, generator=generator, dtype=parameters.dtype, device=parameters.device)
         return (noise < torch.sigmoid(parameters)).to(parameters.dtype)
 
     def mean(self, parameters: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ class Noise:
     device: torch.device
     shard: Shard | None = None
     copies: int = 1
-    dtype: torch.dtype | None = None
+    dtype: torch.dtype = torch.float32
 
     def uniform(self, *shape: int) -> Tensor:
         return self._own(uniform(*self._all(shape), generator=self.generator, device=self.device, dtype=self.dtype))

@@ -47,7 +47,7 @@ class _Sample(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, parameters: Tensor, noise: Tensor) -> Tensor:
         q, noise = _pixels(parameters), _pixels(noise)
-        value = torch.empty(noise.shape)
+        value = q.new_empty(noise.shape)
         _run("dvaepp_normal_sample", q, noise=noise, value=value)
         ctx.save_for_backward(q, noise)
         ctx.shape = parameters.shape[2:]
@@ -57,7 +57,7 @@ class _Sample(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dvalue: Tensor) -> tuple[Tensor, None]:
         q, noise = ctx.saved_tensors
-        dq = torch.empty(q.shape)
+        dq = q.new_empty(q.shape)
         _run("dvaepp_normal_sample_backward", q, noise=noise, dvalue=_pixels(dvalue), dq=dq)
         return _maps(dq, ctx.shape), None
 
@@ -67,8 +67,8 @@ class _KL(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, p: Tensor) -> Tensor:
         ctx.shape = q.shape[2:]
         q, p = _pixels(q), _pixels(p)
-        value = torch.empty(q.shape[1])
-        slopes = [torch.empty(q.shape) if any(ctx.needs_input_grad) else None for _ in range(2)]
+        value = q.new_empty(q.shape[1])
+        slopes = [q.new_empty(q.shape) if any(ctx.needs_input_grad) else None for _ in range(2)]
         _run("dvaepp_normal_kl", q, p=p, kl=value, dq=slopes[0], dp=slopes[1])
         if slopes[0] is not None:
             ctx.save_for_backward(*slopes)

@@ -20,8 +20,8 @@ class Conv(nn.Module):
         super().__init__()
         self.kernel, self.resize = kernel, resize
         shape = (inputs, outputs) if resize == "u" else (outputs, inputs)
-        self.weight = nn.Parameter(torch.empty(*shape, kernel, kernel))
-        self.bias = nn.Parameter(torch.zeros(outputs))
+        self.weight = nn.Parameter(torch.empty(*shape, kernel, kernel, dtype=torch.float32))
+        self.bias = nn.Parameter(torch.zeros(outputs, dtype=torch.float32))
         # a doubled map gathers a quarter of the taps for each of its pixels
         sd = math.sqrt((4 if resize == "u" else 1) / (inputs * kernel**2)) / TRUNCATED_SD
         nn.init.trunc_normal_(self.weight, std=sd, a=-2 * sd, b=2 * sd, generator=generator)

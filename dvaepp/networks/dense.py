@@ -46,7 +46,7 @@ class Dense(nn.Module):
         super().__init__()
         sizes = [num_inputs, *hidden, num_outputs]
         self.layers = nn.ModuleList(
-            nn.Linear(a, b, bias=last or not batch_norm)
+            nn.Linear(a, b, bias=last or not batch_norm, dtype=torch.float32)
             for a, b, last in zip(sizes, sizes[1:], [False] * len(hidden) + [True], strict=False)
         )
         self.norms = nn.ModuleList(BatchNorm(n, eps=EPS, momentum=0.2) for n in hidden if batch_norm)

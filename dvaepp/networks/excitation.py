@@ -18,7 +18,8 @@ class Excitation(nn.Module):
     def __init__(self, channels: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
         squeezed = max(1, channels // RATIO)
-        self.squeeze, self.excite = nn.Linear(channels, squeezed), nn.Linear(squeezed, channels)
+        self.squeeze = nn.Linear(channels, squeezed, dtype=torch.float32)
+        self.excite = nn.Linear(squeezed, channels, dtype=torch.float32)
         for layer in (self.squeeze, self.excite):
             sd = 1 / math.sqrt(layer.in_features) / TRUNCATED_SD
             nn.init.trunc_normal_(layer.weight, std=sd, a=-2 * sd, b=2 * sd, generator=generator)

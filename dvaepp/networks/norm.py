@@ -9,6 +9,9 @@ from dvaepp import ranks
 class BatchNorm(nn.modules.batchnorm._BatchNorm):
     """nn.BatchNorm1d or 2d for (rows, channels, ...); parameters and buffers have the same names."""
 
+    def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__(channels, eps, momentum, dtype=torch.float32)
+
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() < 2:
             raise ValueError(f"expected (rows, channels, ...), got {tuple(input.shape)}")
@@ -47,5 +50,5 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
 def _of_each(*parts: Tensor) -> tuple[Tensor, ...]:
     """Vectors of every process, (processes, length) each, in one exchange: all but this one's row are zeros."""
     own = torch.cat(parts)
-    rows = torch.nn.functional.one_hot(torch.tensor(ranks.rank()), ranks.size()).to(own)
-    return ranks.total(rows[:, None] * own).split([len(part) for part in parts], 1)
+    row = torch.arange(ranks.size(), dtype=torch.int64, device=own.device) == ranks.rank()
+    return ranks.total(row[:, None] * own).split([len(part) for part in parts], 1)

@@ -18,7 +18,8 @@ class Selu(nn.Module):
     ) -> None:
         super().__init__()
         sizes = [num_inputs, *hidden, num_outputs]
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False))
+        pairs = zip(sizes, sizes[1:], strict=False)
+        self.layers = nn.ModuleList(nn.Linear(a, b, dtype=torch.float32) for a, b in pairs)
         for layer, inputs in zip(self.layers, sizes, strict=False):
             sd = math.sqrt(1 / inputs) / TRUNCATED_SD
             nn.init.trunc_normal_(layer.get_parameter("weight"), std=sd, a=-2 * sd, b=2 * sd, generator=generator)

@@ -72,8 +72,8 @@ def _taps(size: int, resize: str) -> tuple[Tensor, slice]:
 
     Others join no pixels: on a map of one pixel only the kernel's middle does.
     """
-    pixels = torch.eye(size * size).reshape(size * size, 1, size, size)
-    kernels = torch.eye(9).reshape(9, 1, 3, 3)
+    pixels = torch.eye(size * size, dtype=torch.float32, device="cpu").reshape(size * size, 1, size, size)
+    kernels = torch.eye(9, dtype=torch.float32, device="cpu").reshape(9, 1, 3, 3)
     if resize == "u":
         found = conv_transpose2d(pixels, kernels.transpose(0, 1), stride=2, padding=1, output_padding=1)
     else:

@@ -87,19 +87,19 @@ def on_maps(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 @cache
 def transforms(size: int, dtype: torch.dtype, device: torch.device) -> Transforms:
-    b, g, a = (torch.tensor(rows, dtype=torch.float64) for rows in (B, G, A))
+    b, g, a = (torch.tensor(rows, dtype=torch.float64, device="cpu") for rows in (B, G, A))
     per_side = size // TILE
     inputs, outputs = [], []
     for tile in range(per_side):
         # rows TILE · tile - 1 ... + 6 of the padded side, where those outside are zero and drop out
-        cut = torch.zeros(6, size, dtype=torch.float64)
+        cut = torch.zeros(6, size, dtype=torch.float64, device="cpu")
         for k in range(6):
             pixel = TILE * tile - 1 + k
             if 0 <= pixel < size:
                 cut[k, pixel] = 1
         inputs.append(b @ cut)
-        place = torch.zeros(size, TILE, dtype=torch.float64)
-        place[TILE * tile : TILE * (tile + 1)] = torch.eye(TILE, dtype=torch.float64)
+        place = torch.zeros(size, TILE, dtype=torch.float64, device="cpu")
+        place[TILE * tile : TILE * (tile + 1)] = torch.eye(TILE, dtype=torch.float64, device="cpu")
         outputs.append(place @ a)
     pairs = [(i, j) for i in range(per_side) for j in range(per_side)]
     # point-major: the 36 points of all tiles, each point's tiles together

@@ -8,6 +8,7 @@ log Z estimates read nothing more.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -68,7 +69,7 @@ class BoltzmannPrior(nn.Module, ABC):
         order = torch.cat(blocks)
         bias, matrix = (p.detach() for p in self.couplings())
         rows = matrix[order]
-        stops = torch.tensor([len(block) for block in blocks]).cumsum(0).tolist()
+        stops = accumulate(len(block) for block in blocks)
         conditionals = []
         for block, stop in zip(blocks, stops, strict=True):
             weight = rows[:, block].contiguous()
@@ -142,8 +143,8 @@ def check_groups(group_sizes: Sequence[int], num_units: int) -> None:
         raise UsageError(f"group_sizes must be positive and sum to {num_units} units, got {list(group_sizes)}")
 
 
-def group_index(group_sizes: Sequence[int], num_units: int, device: torch.device | None = None) -> Tensor:
+def group_index(group_sizes: Sequence[int], num_units: int, device: torch.device) -> Tensor:
     """The group of each unit, for consecutive groups of the given sizes."""
     check_groups(group_sizes, num_units)
-    sizes = torch.tensor(group_sizes, device=device)
-    return torch.repeat_interleave(torch.arange(len(group_sizes), device=device), sizes)
+    sizes = torch.tensor(group_sizes, dtype=torch.int64, device=device)
+    return torch.repeat_interleave(torch.arange(len(group_sizes), dtype=torch.int64, device=device), sizes)

@@ -29,8 +29,8 @@ class BoltzmannMachine(BoltzmannPrior):
             i, j = (mask != mask.t()).nonzero()[0].tolist()
             raise UsageError(f"mask must be symmetric, but its entries ({i}, {j}) and ({j}, {i}) differ")
         self.num_units = num_units
-        self.bias = nn.Parameter(torch.zeros(num_units))
-        self.weight = nn.Parameter(torch.zeros(num_units, num_units))
+        self.bias = nn.Parameter(torch.zeros(num_units, dtype=torch.float32))
+        self.weight = nn.Parameter(torch.zeros(num_units, num_units, dtype=torch.float32))
         self.register_buffer("mask", torch.triu(mask, 1))
 
     def extra_repr(self) -> str:
@@ -54,7 +54,7 @@ class BoltzmannMachine(BoltzmannPrior):
         """Two blocks where the graph is bipartite, otherwise a greedy colouring, largest degree first."""
         linked = self.adjacency().cpu()
         colours = _two_colours(linked) or _greedy_colours(linked)
-        return [torch.tensor(sorted(colour), device=self.bias.device) for colour in colours]
+        return [torch.tensor(sorted(colour), dtype=torch.int64, device=self.bias.device) for colour in colours]
 
 
 def _two_colours(linked: Tensor) -> list[list[int]] | None:

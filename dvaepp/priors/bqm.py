@@ -43,8 +43,8 @@ def from_bqm(bqm: "dimod.BinaryQuadraticModel") -> BoltzmannMachine:
     binary = bqm.change_vartype(_dimod().BINARY, inplace=False)
     position = {variable: k for k, variable in enumerate(binary.variables)}
     units = len(position)
-    mask = torch.zeros(units, units, dtype=torch.bool)
-    weight = torch.zeros(units, units, dtype=torch.float64)
+    mask = torch.zeros(units, units, dtype=torch.bool, device="cpu")
+    weight = torch.zeros(units, units, dtype=torch.float64, device="cpu")
     for (u, v), value in binary.quadratic.items():
         i, j = sorted((position[u], position[v]))
         mask[i, j] = mask[j, i] = True
@@ -52,7 +52,8 @@ def from_bqm(bqm: "dimod.BinaryQuadraticModel") -> BoltzmannMachine:
     machine = BoltzmannMachine(units, mask).double()
     with torch.no_grad():
         machine.weight.copy_(weight)
-        machine.bias.copy_(torch.tensor([-binary.linear[v] for v in binary.variables], dtype=torch.float64))
+        linear = [-binary.linear[v] for v in binary.variables]
+        machine.bias.copy_(torch.tensor(linear, dtype=torch.float64, device="cpu"))
     if not all(bool(torch.isfinite(p).all()) for p in machine.parameters()):
         raise ValueError("the model's biases must be finite, got NaN or infinity")
     return machine

@@ -21,9 +21,9 @@ class RBM(BoltzmannPrior):
         if num_left < 1 or num_right < 1:
             raise UsageError(f"num_left and num_right must be at least 1, got {num_left} and {num_right}")
         self.num_left, self.num_right, self.num_units = num_left, num_right, num_left + num_right
-        self.bias_left = nn.Parameter(torch.zeros(num_left))
-        self.bias_right = nn.Parameter(torch.zeros(num_right))
-        self.weight = nn.Parameter(torch.zeros(num_left, num_right))
+        self.bias_left = nn.Parameter(torch.zeros(num_left, dtype=torch.float32))
+        self.bias_right = nn.Parameter(torch.zeros(num_right, dtype=torch.float32))
+        self.weight = nn.Parameter(torch.zeros(num_left, num_right, dtype=torch.float32))
 
     def extra_repr(self) -> str:
         return f"{self.num_left}, {self.num_right}"
@@ -41,11 +41,11 @@ class RBM(BoltzmannPrior):
         return Couplings(torch.cat([self.bias_left, self.bias_right]), torch.cat([top, bottom]))
 
     def adjacency(self) -> Tensor:
-        right = torch.arange(self.num_units, device=self.weight.device) >= self.num_left
+        right = torch.arange(self.num_units, dtype=torch.int64, device=self.weight.device) >= self.num_left
         return right[:, None] != right[None, :]
 
     def blocks(self) -> list[Tensor]:
-        units = torch.arange(self.num_units, device=self.weight.device)
+        units = torch.arange(self.num_units, dtype=torch.int64, device=self.weight.device)
         return [units[: self.num_left], units[self.num_left :]]
 
     def block_form(self) -> BlockForm:

@@ -261,7 +261,7 @@ class Estimator(Section):
             raise ValueError(f"no estimator called {self.name[:40]!r}; there are {', '.join(sorted(MEMBERS))}")
         member: Any = MEMBERS[self.name]
         known = {n: p.annotation for n, p in inspect.signature(member).parameters.items() if p.kind is p.KEYWORD_ONLY}
-        own_noise = {"generator": torch.Generator()} if known.pop("generator", None) else {}
+        own_noise = {"generator": torch.Generator("cpu")} if known.pop("generator", None) else {}
         for key, value in self.options.items():
             if key not in known:
                 raise ValueError(f"options: {self.name} takes {' and '.join(known) or 'none'}, not {key[:40]!r}")

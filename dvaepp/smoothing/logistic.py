@@ -90,9 +90,7 @@ class Logistic(Overlapping):
 
     def _constants(self, dtype: torch.dtype) -> tuple[Parameter, Parameter, Parameter, Parameter, Parameter]:
         """s, loc0, loc1, e and 1 - e."""
-        scale, loc0, loc1 = (
-            p.to(dtype) if isinstance(p, Tensor) else p for p in (self.scale, self.loc0, self.loc1)
-        )
+        scale, loc0, loc1 = (p.to(dtype) if isinstance(p, Tensor) else p for p in (self.scale, self.loc0, self.loc1))
         gap = (loc1 - loc0) / scale
         if isinstance(gap, Tensor):
             return scale, loc0, loc1, torch.exp(-gap), -torch.expm1(-gap)

@@ -31,11 +31,13 @@ class Adamax(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
         for group in self.param_groups:
             tensors = group["params"]
-            flat = torch.cat([p.detach().reshape(-1) for p in tensors]) if tensors else torch.empty(0)
+            if not tensors:
+                continue
+            flat = torch.cat([p.detach().reshape(-1) for p in tensors])
             group["flat"] = [flat, torch.zeros_like(flat), torch.zeros_like(flat)]
             group["step"] = 0
             sizes = [p.numel() for p in tensors]
-            group["offsets"] = torch.tensor([0, *accumulate(sizes)])
+            group["offsets"] = torch.tensor([0, *accumulate(sizes)], dtype=torch.int64, device="cpu")
             for p, *views in zip(tensors, *(buffer.split(sizes) for buffer in group["flat"]), strict=True):
                 theta, m, u = (view.view(p.shape) for view in views)
                 p.data = theta

@@ -353,7 +353,7 @@ def _epoch_order(size: int, seed: int, epoch: int) -> Tensor:
     if key not in _order_cache:
         _order_cache.clear()
         mixed = (seed * 1_000_003 + epoch) % 2**63
-        _order_cache[key] = torch.randperm(size, generator=torch.Generator().manual_seed(mixed))
+        _order_cache[key] = torch.randperm(size, generator=torch.Generator("cpu").manual_seed(mixed), device="cpu")
     return _order_cache[key]
 
 

@@ -61,7 +61,7 @@ def build(recipe: Recipe, dataset: Dataset, device: str = "cpu") -> State:
     """Model, optimizer, chains and generator at step 0, all from the recipe's seed."""
     budget.check(recipe, dataset.image_shape)
     generator = torch.Generator(device).manual_seed(recipe.training.seed)
-    model = build_model(recipe, dataset.train_mean, torch.Generator().manual_seed(recipe.training.seed))
+    model = build_model(recipe, dataset.train_mean, torch.Generator("cpu").manual_seed(recipe.training.seed))
     model = model.to(device, PRECISIONS[recipe.training.precision])
     optimizer = build_optimizer(recipe, model)
     chains = None
@@ -85,9 +85,11 @@ def _build_estimator(
     member: Any = MEMBERS[recipe.estimator.name]
     options: dict[str, Any] = dict(recipe.estimator.options)
     if "generator" in inspect.signature(member).parameters:
-        options["generator"] = torch.Generator().manual_seed(recipe.training.seed)
+        options["generator"] = torch.Generator("cpu").manual_seed(recipe.training.seed)
     try:
-        estimator: Estimator = member(model.group_sizes, math.prod(model.image_shape), **options).to(device)
+        with torch.device("cpu"):  # its noise, too, is drawn there
+            estimator: Estimator = member(model.group_sizes, math.prod(model.image_shape), **options)
+        estimator = estimator.to(device, PRECISIONS[recipe.training.precision])
     except TypeError as error:
         raise UsageError(f"estimator.options of {recipe.estimator.name}: {error}") from None
     parameters = list(estimator.parameters())
@@ -99,6 +101,12 @@ def _build_estimator(
 
 
 def build_model(recipe: Recipe, train_mean: Tensor, generator: torch.Generator | None = None) -> Model:
+    """The recipe's model, untrained, on the device of `train_mean`, whatever torch's default device is."""
+    with train_mean.device:
+        return _built(recipe, train_mean, generator)
+
+
+def _built(recipe: Recipe, train_mean: Tensor, generator: torch.Generator | None) -> Model:
     m = recipe.model
     if isinstance(m, Convolutional):
         names = Architecture._fields
@@ -127,10 +135,11 @@ def build_model(recipe: Recipe, train_mean: Tensor, generator: torch.Generator |
 
 
 def example_model(recipe: Recipe) -> Model:
-    """The recipe's model for images of its data set's size, untrained, to look at."""
+    """The recipe's model for images of its data set's size on the meta device: shapes alone, which take no memory."""
     m = recipe.model
     colour = isinstance(m, Convolutional) and m.likelihood == "logistic_mixture"
-    return build_model(recipe, torch.full((3, 32, 32) if colour else (1, 28, 28), 0.5))
+    mean = torch.full((3, 32, 32) if colour else (1, 28, 28), 0.5, dtype=torch.float32, device="meta")
+    return build_model(recipe, mean)
 
 
 def build_optimizer(recipe: Recipe, model: Model) -> torch.optim.Optimizer:

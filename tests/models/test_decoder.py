@@ -205,6 +205,20 @@ def test_generation_feeds_what_it_has_drawn_and_zero_as_padding() -> None:
         assert torch.equal(f, padded[:, :, ::step, ::step])
 
 
+def test_a_mean_image_shows_the_coarser_pixels_that_the_finer_ones_have_seen() -> None:
+    """One consistent image: pixels of coarser scales as they were drawn and fed, means at the finest scale alone."""
+    decoder, features = _decoder("3x3 in 4x4", True)
+    canvas = decoder.canvas
+    with _seen(decoder.inputs, outputs=False) as fed, torch.no_grad():
+        shown = decoder.generate(features.expand(50, -1, -1, -1), torch.Generator().manual_seed(1))
+    padded = torch.zeros(50, 1, 4, 4, dtype=torch.float64)
+    padded[:, :, canvas.rows, canvas.columns] = shown
+    for f, step in zip(fed, (4, 2), strict=True):
+        assert torch.equal(f, padded[:, :, ::step, ::step])
+    finest = shown[..., canvas.owner() == 2]
+    assert ((finest > 0) & (finest < 1)).all()
+
+
 @pytest.mark.parametrize("conditional", [True, False])
 def test_mean_images_average_to_the_marginals(conditional: bool) -> None:
     """Each pixel's mean given drawn coarser pixels, 20 000 times: within 5 standard errors of the enumerated E[x]."""

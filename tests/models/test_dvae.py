@@ -382,6 +382,22 @@ def test_images_of_one_code_share_it_and_differ_in_their_local_units(images: Pat
     assert len((blind[:, 0] * 1e3).round().unique(dim=0)) >= 3
 
 
+def test_drawn_images_are_binary_and_average_to_the_mean_ones(images: Path) -> None:
+    """20 000 images of one code with local units that do not matter: within 5 standard errors of the means."""
+    model = _tiny(conditional=False, global_units=16)
+    with torch.no_grad():
+        for conv in (model.decoder.context[0].first, model.decoder.context[0].skip):
+            conv.weight[:, 4:] = 0  # 4 channels of ζ scaled up come first
+    trained = runs.Trained(model, _recipe(images, model__conditional="false"), {})
+    bits = torch.ones(20_000, 16)
+    drawn = trained.decode(bits, _generator(), mean=False)
+    assert set(drawn.unique().tolist()) == {0.0, 1.0}
+    p = trained.decode(bits[:1], _generator())[0]
+    assert ((drawn.mean(0) - p).abs() < 5 * (p * (1 - p) / 20_000).sqrt()).all()
+    assert set(trained.sample(5, _generator(), mean=False).unique().tolist()) <= {0.0, 1.0}
+    assert set(trained.reconstruct(_images(), _generator(), mean=False).unique().tolist()) <= {0.0, 1.0}
+
+
 @pytest.mark.parametrize("name, kind", [("table3.continuous", "normal"), ("ablations.no_global", "none")])
 def test_models_without_binary_global_units_refuse_bits_and_still_sample(name: str, kind: str, images: Path) -> None:
     trained = runs.Trained(_tiny(global_kind=kind), _recipe(images, name), {})

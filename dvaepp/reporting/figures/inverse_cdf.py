@@ -21,7 +21,7 @@ COLUMNS: list[tuple[str, dict[str, Smoothing]]] = [
 def draw(device: str = "cpu") -> Figure:
     figure = Figure(figsize=(10, 5.6), layout="constrained")
     axes = figure.subplots(2, 3, sharex=True, sharey="row")
-    q = torch.linspace(0.001, 0.999, 999, device=device)
+    q = torch.linspace(0.001, 0.999, 999, dtype=torch.float32, device=device)
     for column, (title, members) in enumerate(COLUMNS):
         for label, smoothing in members.items():
             zeta, slope = curve(smoothing, q)

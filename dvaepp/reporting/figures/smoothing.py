@@ -15,14 +15,14 @@ def draw(device: str = "cpu") -> Figure:
     densities, inverse = figure.subplots(1, 2)
     smoothing = Exponential(BETA)
 
-    zeta = torch.linspace(0, 1, 401, device=device)
+    zeta = torch.linspace(0, 1, 401, dtype=torch.float32, device=device)
     for z, style in ((0, "-"), (1, "--")):
         r = smoothing.log_density(zeta, z).exp()
         densities.plot(zeta.cpu(), r.cpu(), style, label=f"$r(\\zeta|z={z})$")
     densities.set(xlabel=r"$\zeta$", ylabel="density", title=f"(a) exponential smoothing, $\\beta={BETA:g}$")
     densities.legend()
 
-    q = torch.linspace(0.001, 0.999, 999, device=device)
+    q = torch.linspace(0.001, 0.999, 999, dtype=torch.float32, device=device)
     rho = torch.full_like(q, RHO)
     inverse.plot(q.cpu(), smoothing.sample(torch.logit(q), rho).cpu(), label="mixture of exponentials")
     inverse.plot(q.cpu(), SpikeExponential(BETA).sample(torch.logit(q), rho).cpu(), "--", label="spike-and-exp")
