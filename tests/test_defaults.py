@@ -1,8 +1,8 @@
 """No tensor of the package takes its type or its device from torch's global defaults.
 
 Two looks at the same promise: a walk over the source finds calls that would ask for a default, and a run of everything
-under hostile defaults (float64, and the meta device, on which nothing can be computed) must give the bits it gives under
-torch's own.
+under hostile defaults (float64, and the meta device, on which nothing can be computed) must give the bits it gives
+under torch's own.
 """
 
 import ast
