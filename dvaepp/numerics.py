@@ -1,17 +1,12 @@
 """Stable scalar functions and noise, shared by everything above."""
 
-import ctypes
-import functools
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
-from dvaepp.compiled import library
 from dvaepp.types import Parameter
 
 
@@ -71,62 +66,6 @@ class _Entropy(torch.autograd.Function):
         (logits,) = ctx.saved_tensors
         logits = logits.clamp(-1e3, 1e3)
         return grad * (-logits * torch.sigmoid(logits) * torch.sigmoid(-logits))
-
-
-def bernoulli_log_prob(x: Tensor, logits: Tensor) -> Tensor:
-    """Σ x l - log(1 + e^l) over the last axis; logits (..., *shape of x) may hold several samples for each x.
-
-    In float32 on a CPU by one compiled pass, within 1e-7 nat per variable; gradients reach the logits only.
-    """
-    kernel = _log_prob_kernel() if logits.is_cpu and logits.dtype == x.dtype == torch.float32 else None
-    if kernel is None or x.requires_grad or logits.shape[logits.dim() - x.dim() :] != x.shape or not logits.numel():
-        return (x * logits).sum(-1) - softplus(logits).sum(-1)
-    if not (torch.is_grad_enabled() and logits.requires_grad):
-        return kernel(x, logits, None)
-    value: Tensor = _LogProb.apply(x, logits, kernel)
-    return value
-
-
-class _LogProb(torch.autograd.Function):
-    """The derivative x - μ comes out of the same pass as the value."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, logits: Tensor, kernel: "LogProbKernel") -> Tensor:
-        residual = torch.empty_like(logits, memory_format=torch.contiguous_format)
-        ctx.save_for_backward(x, logits, residual)
-        return kernel(x, logits, residual)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, None]:
-        x, logits, residual = ctx.saved_tensors
-        if torch.is_grad_enabled():  # somebody will differentiate this gradient
-            residual = x - torch.sigmoid(logits)
-        return None, residual * grad[..., None], None
-
-
-LogProbKernel = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-
-
-@functools.cache
-def _log_prob_kernel() -> LogProbKernel | None:
-    """`numerics.c` behind tensors, or None where it cannot be had."""
-    compiled = library(Path(__file__).with_suffix(".c"))
-    if compiled is None:
-        return None
-    pointer, integer = ctypes.c_void_p, ctypes.c_int64
-    function = compiled.dvaepp_log_prob
-    function.restype = None
-    function.argtypes = [pointer, integer, pointer, pointer, pointer, integer, integer, ctypes.c_int]
-
-    def log_prob(x: Tensor, logits: Tensor, residual: Tensor | None) -> Tensor:
-        x, logits = x.contiguous(), logits.contiguous()
-        width, out = x.shape[-1], logits.new_empty(logits.shape[:-1])
-        slope = None if residual is None else residual.data_ptr()
-        rows = (x.numel() // width, logits.data_ptr(), out.data_ptr(), slope, out.numel())
-        function(x.data_ptr(), *rows, width, torch.get_num_threads())
-        return out
-
-    return log_prob
 
 
 def saturate(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -18,7 +18,7 @@ from dvaepp.evaluation import log_likelihood
 from dvaepp.evaluation.pieces import IMAGES_AT_ONCE, in_pieces
 from dvaepp.files import write_durably
 from dvaepp.log_partition import LogPartition, log_partition
-from dvaepp.models.dvae import DVAE, Posterior, Prior
+from dvaepp.models.dvaepp import DVAE, Posterior, Prior
 from dvaepp.models.noise import Noise as BatchNoise
 from dvaepp.progress import progress
 from dvaepp.recipes import budget

@@ -17,8 +17,8 @@ from torch import Tensor
 import dvaepp
 from dvaepp import runs, training
 from dvaepp.distributions import DiscretizedLogisticMixture, SmoothedBernoulli
-from dvaepp.models import normal
-from dvaepp.numerics import bernoulli_log_prob, uniform
+from dvaepp.kernels import bernoulli, normal
+from dvaepp.numerics import uniform
 from dvaepp.objectives import boltzmann_kl
 from dvaepp.priors import RBM
 from dvaepp.smoothing import Exponential
@@ -108,7 +108,7 @@ def _everything(folder: Path) -> dict[str, Tensor]:
         rbm = RBM(3, 3)
     found["kl"] = boltzmann_kl(rbm, [logits], [found["zeta"]], Exponential(8.0), 0.0)
     found["normal"] = normal.kl(torch.full((2, 8, 4, 4), 0.3, **f32), torch.full((2, 8, 4, 4), -0.2, **f32))
-    found["pixels"] = bernoulli_log_prob((logits > 0).float(), logits)
+    found["pixels"] = bernoulli.log_prob((logits > 0).float(), logits)
     mixture = DiscretizedLogisticMixture.from_channels(torch.full((2, 100, 2, 2), 0.1, **f32))
     found["colours"] = mixture.sample(generator=seeded())
     images = toy.stripes(folder)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from dvaepp.evaluation import convolutional, importance
 from dvaepp.evaluation.importance import streamed_log_mean
-from dvaepp.models.dvae import DVAE
+from dvaepp.models.dvaepp import DVAE
 from dvaepp.models.feedforward import FeedForward
 
 __all__ = ["log_likelihood", "streamed_log_mean"]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dvaepp.evaluation.importance import streamed_log_mean
-from dvaepp.models.dvae import DVAE, Encoded, Posterior
+from dvaepp.models.dvaepp import DVAE, Encoded, Posterior
 from dvaepp.models.noise import Noise
 from dvaepp.smoothing.base import Smoothing
 

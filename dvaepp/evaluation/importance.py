@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from dvaepp.kernels import bernoulli
 from dvaepp.models.feedforward import FeedForward
 from dvaepp.models.latents import smoothed
 from dvaepp.networks.dense import Affine, Dense
-from dvaepp.numerics import bernoulli_log_prob, uniform
+from dvaepp.numerics import uniform
 from dvaepp.samplers.noise import Noise
 from dvaepp.smoothing.base import Smoothing
 
@@ -90,13 +91,13 @@ class _LogWeights:
                 logits = _after_first(maps, first.flatten(0, 1))
             group = slice(start, start + size)
             _threshold(chunks, logits, z[:, group])
-            log_q += bernoulli_log_prob(z[:, group], logits)
+            log_q += bernoulli.log_prob(z[:, group], logits)
             if self.smoothing is not None:
                 rho = torch.cat([chunk.uniform(size) for chunk in chunks])
                 zeta[:, group] = smoothed(z[:, group], self.smoothing, rho)
             start += size
         pixel_logits = _apply(self.decoder, zeta).view(k, batch, pixels)
-        log_p_x = bernoulli_log_prob(self.x, pixel_logits)
+        log_p_x = bernoulli.log_prob(self.x, pixel_logits)
         return log_p_x + (self._log_prior(z, zeta) - log_q).view(k, batch)
 
     def _log_prior(self, z: Tensor, zeta: Tensor) -> Tensor:
@@ -104,9 +105,9 @@ class _LogWeights:
         if self.model.prior is not None:
             return -self.model.prior.energy(z)
         sizes = self.model.group_sizes
-        total, start = bernoulli_log_prob(z[:, : sizes[0]], self.model.first_logits.expand(len(z), -1)), sizes[0]
+        total, start = bernoulli.log_prob(z[:, : sizes[0]], self.model.first_logits.expand(len(z), -1)), sizes[0]
         for maps, size in zip(self.prior_maps, sizes[1:], strict=True):
-            total += bernoulli_log_prob(z[:, start : start + size], _apply(maps, zeta[:, :start]))
+            total += bernoulli.log_prob(z[:, start : start + size], _apply(maps, zeta[:, :start]))
             start += size
         return total
 

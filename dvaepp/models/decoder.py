@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import elu, pad
 
 from dvaepp.models.likelihoods import Likelihood
-from dvaepp.networks.conv import Conv
+from dvaepp.networks.convolution import Conv
 from dvaepp.networks.residual import factor, parse, residual
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from dvaepp.errors import UsageError
+from dvaepp.kernels import bernoulli
 from dvaepp.networks.dense import Dense
-from dvaepp.numerics import bernoulli_log_prob
 from dvaepp.priors.rbm import RBM
 from dvaepp.smoothing.base import Smoothing
 
@@ -99,4 +99,4 @@ class FeedForward(nn.Module):
 
     def log_likelihood(self, x: Tensor, zeta: Sequence[Tensor]) -> Tensor:
         """log p(x|ζ), (batch,)."""
-        return bernoulli_log_prob(x, self.pixel_logits(zeta))
+        return bernoulli.log_prob(x, self.pixel_logits(zeta))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from dvaepp.models import normal
+from dvaepp.kernels import normal
 from dvaepp.models.noise import Noise
 from dvaepp.objectives.marginal import bracket
 from dvaepp.smoothing.base import Overlapping, Smoothing

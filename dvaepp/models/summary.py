@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 from torch import nn
 
-from dvaepp.models.dvae import DVAE
+from dvaepp.models.dvaepp import DVAE
 from dvaepp.models.feedforward import FeedForward
-from dvaepp.networks.conv import Conv
+from dvaepp.networks.convolution import Conv
 from dvaepp.networks.norm import BatchNorm
 from dvaepp.networks.residual import Residual
 

@@ -1,7 +1,6 @@
 """Squeeze and excitation (App. G): channels weighted by s = σ(W₂ ELU(W₁ mean(f) + b₁) + b₂), reduction ratio 4."""
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -28,22 +27,3 @@ class Excitation(nn.Module):
     def forward(self, f: Tensor) -> Tensor:
         hidden = elu(self.squeeze(f.mean((2, 3))))
         return f * torch.sigmoid(self.excite(hidden))[:, :, None, None]
-
-
-def excited(f: Tensor, skip: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-    """skip + s · f on pixel-major activations (pixels, groups, rows, channels).
-
-    `parameters` are W₁ of every group, then b₁, W₂ and b₂ of every group, as `parameters_of` lists them.
-    """
-    w1, b1, w2, b2 = (torch.stack(list(kind)) for kind in _kinds(parameters, f.shape[1]))
-    hidden = elu(torch.matmul(f.mean(0), w1.transpose(1, 2)) + b1[:, None])
-    return torch.addcmul(skip, f, torch.sigmoid(torch.matmul(hidden, w2.transpose(1, 2)) + b2[:, None]))
-
-
-def parameters_of(parts: Sequence[Excitation]) -> list[Tensor]:
-    layers = [[p.squeeze for p in parts], [p.excite for p in parts]]
-    return [tensor for row in layers for kind in ("weight", "bias") for tensor in (getattr(x, kind) for x in row)]
-
-
-def _kinds(parameters: Sequence[Tensor], groups: int) -> list[Sequence[Tensor]]:
-    return [parameters[i * groups : (i + 1) * groups] for i in range(4)]

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import elu
 
-from dvaepp.networks import grouped
-from dvaepp.networks.conv import Conv
+from dvaepp.networks.convolution import Conv
 from dvaepp.networks.excitation import Excitation
 
 BLOCK = re.compile(r"(\d+)([du]?)")
@@ -41,7 +41,9 @@ class Residual(nn.Module):
         self.skip = None if same else Conv(inputs, outputs, 1, resize, generator)
 
     def forward(self, x: Tensor) -> Tensor:
-        return grouped.on_maps(self, self.first.after_elu(x), x if self.skip is None else self.skip(x))
+        f = self.second(elu(self.first(elu(x))))
+        skip: Tensor = x if self.skip is None else self.skip(x)
+        return skip + self.excitation(f)
 
 
 def parse(block: str) -> tuple[int, str]:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dvaepp.models.dvae import DVAE
+from dvaepp.models.dvaepp import DVAE
 from dvaepp.models.feedforward import FeedForward
 from dvaepp.priors.rbm import RBM
 

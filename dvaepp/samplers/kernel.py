@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from dvaepp.compiled import library
+from dvaepp.kernels.build import library
 
 
 class Kernel:

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dvaepp.compiled import call, library, plain_floats
+from dvaepp.kernels.build import call, library
+from dvaepp.kernels.policy import plain_floats
 
 PIECE = 1 << 16  # elements updated together: four arrays of them fit a core's cache
 

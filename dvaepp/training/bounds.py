@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dvaepp.models.dvae import DVAE, Posterior
+from dvaepp.models.dvaepp import DVAE, Posterior
 from dvaepp.models.feedforward import FeedForward
 from dvaepp.models.noise import Noise
 from dvaepp.objectives import boltzmann_kl, joint_per_group, marginal_per_group, rolfe_kl

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dvaepp.compiled import library, plain_floats
+from dvaepp.kernels.build import library
+from dvaepp.kernels.policy import plain_floats
 from dvaepp.training.state import State
 
 

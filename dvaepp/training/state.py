@@ -13,7 +13,8 @@ from dvaepp.data import Dataset
 from dvaepp.errors import UsageError
 from dvaepp.estimators import MEMBERS, Estimator
 from dvaepp.log_partition import log_partition
-from dvaepp.models.dvae import DVAE, Architecture
+from dvaepp.models.build import with_kernels
+from dvaepp.models.dvaepp import DVAE, Architecture
 from dvaepp.models.feedforward import FeedForward
 from dvaepp.recipes import budget
 from dvaepp.recipes.schema import Convolutional, Recipe
@@ -110,7 +111,7 @@ def _built(recipe: Recipe, train_mean: Tensor, generator: torch.Generator | None
     m = recipe.model
     if isinstance(m, Convolutional):
         names = Architecture._fields
-        return DVAE(
+        model = DVAE(
             train_mean.shape,
             Architecture(**{name: getattr(m, name) for name in names}),
             global_kind=m.global_kind,
@@ -123,6 +124,7 @@ def _built(recipe: Recipe, train_mean: Tensor, generator: torch.Generator | None
             likelihood=m.likelihood,
             generator=generator,
         )
+        return with_kernels(model)
     return FeedForward(
         train_mean,
         m.groups,

@@ -12,7 +12,7 @@ from scipy import stats
 from torch import Tensor
 
 from dvaepp.evaluation.convolutional import log_likelihood
-from dvaepp.models.dvae import DVAE, Architecture, Posterior
+from dvaepp.models.dvaepp import DVAE, Architecture, Posterior
 from dvaepp.models.noise import Noise
 from dvaepp.smoothing import Exponential
 from dvaepp.training.bounds import terms

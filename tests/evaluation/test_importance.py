@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dvaepp import numerics
 from dvaepp.evaluation.importance import _LogWeights, log_likelihood, streamed_log_mean
+from dvaepp.kernels import bernoulli
 from dvaepp.models.feedforward import FeedForward
 from dvaepp.smoothing import Exponential
 
@@ -129,14 +129,14 @@ def test_weights_equal_the_model_s_own_terms(prior: str, centered_code: bool, mo
         centered = images - model.train_mean
         expected = model.log_likelihood(images, z)
         for a, net in enumerate(model.encoders):
-            expected -= numerics.bernoulli_log_prob(z[a], net(centered, *z[:a]))
+            expected -= bernoulli.log_prob(z[a], net(centered, *z[:a]))
         if model.prior is not None:
             expected -= model.prior.energy(drawn[0])
         else:
             for s, p in zip(z, model.prior_logits(z), strict=True):
-                expected += numerics.bernoulli_log_prob(s, p.expand_as(s))
+                expected += bernoulli.log_prob(s, p.expand_as(s))
     torch.testing.assert_close(log_w, expected.view(20, len(x)), rtol=1e-5, atol=1e-5)
-    monkeypatch.setattr(numerics, "_log_prob_kernel", lambda: None)
+    monkeypatch.setattr(bernoulli, "_kernel", lambda: None)
     values = log_likelihood(model, x, 20, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(values, streamed_log_mean(lambda k: log_w, 20, 20), rtol=1e-5, atol=1e-5)
 

@@ -1,13 +1,14 @@
-"""Networks of the local groups: their faster forms are the networks as the paper draws them, group after group."""
+"""Networks of the local groups: every form is the networks as the paper draws them, group after group."""
 
-from functools import reduce
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dvaepp.models.local import Cut, LocalNetworks, Share
+from dvaepp.models.build import with_kernels
+from dvaepp.models.local import LocalNetworks
 
 SHARED, CHANNELS = 5, 2
 
@@ -48,22 +49,6 @@ def _written_out(networks: LocalNetworks, j: int, x: Tensor) -> Tensor:
     return x
 
 
-def _one_after_another(cut: Cut, share: Share, h: list[Tensor], size: int) -> Tensor:
-    """As a pass that draws h group by group."""
-    shares = cut.split(share)
-    return torch.cat([cut.one(j, shares[j], _joined(h[:j]), size) for j in range(len(shares))], 1)
-
-
-def _beside(networks: LocalNetworks, shared: Tensor, h: list[Tensor], size: int) -> list[Tensor]:
-    """As a pass that knows all h."""
-    cut = networks.cut(shared.shape[1])
-    return cut.beside(cut.share(shared), [_joined(h[:j]) for j in networks.ends], size)
-
-
-def _joined(h: list[Tensor]) -> Tensor | None:
-    return torch.cat(h, 1).permute(2, 3, 0, 1).flatten(0, 1) if h else None
-
-
 CASES = [
     (6, ("4", "4", "3"), 4),  # more groups than lie beside each other, and no multiple of them
     (3, ("4", "4", "4"), 1),
@@ -75,39 +60,70 @@ CASES = [
 ]
 
 
+def _forms(networks: LocalNetworks, shared: Tensor, h: list[Tensor]) -> dict[str, Callable[[], Tensor]]:
+    """The ways in which a model asks for the parameters of all groups, side by side."""
+
+    def posterior() -> Tensor:
+        """As q does: features of x first, then ζ scaled up."""
+        x, up = shared.split([SHARED - 2, 2], 1)
+        walk = networks.given(x).walk(up)
+        return torch.cat([walk(h[:j]) for j in range(len(h))], 1)
+
+    def prior() -> Tensor:
+        walk = networks.walk(shared)
+        return torch.cat([walk(h[:j]) for j in range(len(h))], 1)
+
+    return {
+        "posterior": posterior,
+        "prior": prior,
+        "all": lambda: torch.cat(networks.all(shared, h), 1),
+    }
+
+
 @pytest.mark.parametrize("num_groups, blocks, size", CASES)
-def test_the_faster_forms_equal_network_after_network(num_groups: int, blocks: tuple[str, ...], size: int) -> None:
-    """Values to 1e-10 and gradients of every parameter and input to 1e-12 of the largest, in float64."""
+@pytest.mark.parametrize("compiled", [False, True])
+def test_every_form_equals_network_after_network(
+    num_groups: int, blocks: tuple[str, ...], size: int, compiled: bool
+) -> None:
+    """Values and gradients of every parameter and input: 1e-10 of the largest in float64, 1e-4 in float32 by kernels."""
     networks = _networks(num_groups, blocks)
     shared, h = _inputs(num_groups, size)
     wanted = [shared, *h, *networks.parameters()]
-
-    def in_parts(*parts: int) -> Tensor:
-        """As the posterior does: features of x first, ζ scaled up second."""
-        cut = networks.cut(*parts)
-        first, *others = (cut.share(x, part) for part, x in enumerate(shared.split(parts, 1)))
-        return _one_after_another(cut, reduce(Share.plus, others, first), h, size)
-
-    forms = {
-        "plain": lambda: torch.cat([networks.plain(j, shared, h[:j]) for j in range(num_groups)], 1),
-        "beside": lambda: torch.cat(_beside(networks, shared, h, size), 1),
-        "one": lambda: in_parts(SHARED),
-        "one, shared in two parts": lambda: in_parts(SHARED - 2, 2),
-    }
     expected = torch.cat([_written_out(networks, j, torch.cat([shared, *h[:j]], 1)) for j in range(num_groups)], 1)
     truth = _gradients(expected, wanted)
+    tolerance = 1e-10
+    if compiled:
+        networks, tolerance = with_kernels(networks).float(), 1e-4
+        shared, h = shared.detach().float().requires_grad_(), [x.detach().float().requires_grad_() for x in h]
+        wanted = [shared, *h, *networks.parameters()]
     largest = max(g.abs().max().item() for g in truth)
-    for name, form in forms.items():
+    for name, form in _forms(networks, shared, h).items():
         found = form()
-        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-10, msg=name)
+        scale = expected.abs().max().item()
+        torch.testing.assert_close(found.double(), expected, rtol=0, atol=tolerance * scale, msg=name)
         for a, b in zip(_gradients(found, wanted), truth, strict=True):
-            torch.testing.assert_close(a, b, rtol=0, atol=1e-12 * largest + 1e-10, msg=f"gradient of {name}")
+            torch.testing.assert_close(a.double(), b, rtol=0, atol=tolerance * largest, msg=f"gradient of {name}")
 
 
-def test_beside_group_j_depends_on_earlier_h_and_on_no_other() -> None:
-    networks = _networks(6, ("4", "3"))
+@pytest.mark.parametrize("compiled", [False, True])
+def test_several_samples_of_an_image_share_what_it_gives(compiled: bool) -> None:
+    networks = _networks(3, ("16", "16")).float()
+    networks = with_kernels(networks) if compiled else networks
+    x, up = (_random(rows, channels, 4, 4, seed=rows).float() for rows, channels in ((2, SHARED - 2), (6, 2)))
+    h = [_random(6, CHANNELS, 4, 4, seed=20 + j).float() for j in range(2)]
+    once = networks.given(x).repeated(3).walk(up)
+    again = networks.given(x.repeat(3, 1, 1, 1)).walk(up)
+    for j in range(3):
+        torch.testing.assert_close(once(h[:j]), again(h[:j]), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_group_j_depends_on_earlier_h_and_on_no_other(compiled: bool) -> None:
+    networks = _networks(6, ("16", "3")).float()
+    networks = with_kernels(networks) if compiled else networks
     shared, h = _inputs(6, 4)
-    for j, output in enumerate(_beside(networks, shared, h, 4)):
+    h = [x.detach().float().requires_grad_() for x in h]
+    for j, output in enumerate(networks.all(shared.detach().float(), h)):
         gradients = torch.autograd.grad(output.sum(), h, allow_unused=True, retain_graph=True)
         reaches = [g is not None and bool(g.abs().max() > 0) for g in gradients]
         assert reaches == [k < j for k in range(6)], j
@@ -119,5 +135,5 @@ def test_a_new_network_starts_near_zero() -> None:
     shared = torch.randn(4, 8, 4, 4, generator=torch.Generator().manual_seed(1))
     h = list(torch.randn(16, 4, 8, 4, 4, generator=torch.Generator().manual_seed(2)))
     with torch.no_grad():
-        spread = [networks.plain(j, shared, h[:j]).std().item() for j in range(16)]
+        spread = [networks.walk(shared)(h[:j]).std().item() for j in range(16)]
     assert max(spread) < 1, spread

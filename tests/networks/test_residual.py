@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dvaepp.networks.conv import Conv
+from dvaepp.networks.convolution import Conv
 from dvaepp.networks.residual import Residual, factor, parse, residual
 from dvaepp.networks.selu import Selu
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy.stats import chi2, norm
 
-from dvaepp import compiled
+from dvaepp.kernels import build as compiled
 from dvaepp.priors import RBM
 from dvaepp.samplers import gibbs
 from dvaepp.samplers import kernel as kernel_module

@@ -1,9 +1,9 @@
-"""Chains of residual blocks on pixel-major activations, (pixels, groups, rows, channels), a chain for each group; and
-single blocks on maps.
+"""Residual blocks with squeeze-and-excitation (App. G) in one compiled call each, and chains of them.
 
-The first convolution of the first block belongs to the caller, who may know it as a sum of shares. On a CPU in float32
-a chain is one node of the graph and one call of grouped.c: its parts are so small that keeping books of each would take
-as long.
+A chain works on pixel-major activations, (pixels, groups, rows, channels), with one chain of blocks for each group; a
+single block works on maps. The first convolution of the first block belongs to the caller, who may know it as a sum of
+parts. A chain is one node of the graph and one call of residual_chain.c, because its layers are so small that keeping
+books of each would take as long as computing it. The plain twin is `networks.residual.Residual`.
 """
 
 import ctypes
@@ -13,51 +13,87 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import elu
 
-from dvaepp.compiled import Array, call, library, plain_floats
-from dvaepp.networks import excitation, wide, winograd
-from dvaepp.networks.conv import Conv, convolve
-from dvaepp.networks.pixels import to_maps, to_pixels
+from dvaepp.kernels import policy
+from dvaepp.kernels.build import Array, call, library
+from dvaepp.kernels.convolution import convolve_after_elu
+
+
+@runtime_checkable
+class Convolution(Protocol):
+    """`networks.convolution.Conv`, as it is seen from here."""
+
+    weight: Tensor
+    bias: Tensor
+    resize: str
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+
+@runtime_checkable
+class Excitation(Protocol):
+    """`networks.excitation.Excitation`, as it is seen from here."""
+
+    squeeze: nn.Linear
+    excite: nn.Linear
+
+    def __call__(self, f: Tensor) -> Tensor: ...
 
 
 @runtime_checkable
 class Block(Protocol):
-    """`Residual`, as it is seen from here."""
+    """`networks.residual.Residual`, as it is seen from here."""
 
-    first: Conv
-    second: Conv
-    excitation: excitation.Excitation
-    skip: Conv | None
+    first: Convolution
+    second: Convolution
+    excitation: Excitation
+    skip: Convolution | None
+
+
+class ResidualKernel:
+    """Goes before `networks.residual.Residual` in a class's bases, whose forward pass stays the plain form."""
+
+    first: Any
+    second: Any
+    excitation: Any
+    skip: Any
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not policy.plain_floats((x, self.first.weight)):
+            return super().forward(x)  # type: ignore[misc]
+        first = convolve_after_elu(x, self.first.weight, self.first.bias, self.first.resize)
+        return _after_first(self, first, x if self.skip is None else self.skip(x))
+
+
+def _after_first(block: Block, first: Tensor, skip: Tensor) -> Tensor:
+    """A block's output, (rows, channels, size, size), out of its first convolution and its skip."""
+    rows, channels, size, width = first.shape
+    if size == width and policy.tiles(size, 4) and channels >= policy.LANES:  # fewer channels would leave lanes empty
+        layers = _layers([[block]])
+        tensors = [p for layer in layers for p in layer.parameters]
+        if policy.in_one_call([block.second.weight], tensors):
+            lines = (part.permute(0, 2, 3, 1).flatten(1, 2) for part in (first, skip))
+            out: Tensor = _Chain.apply(*lines, Shape(size**2, 1, rows, True, _kinds(layers)), *tensors)
+            return out.unflatten(1, (size, size)).permute(0, 3, 1, 2)
+    f = convolve_after_elu(first, block.second.weight, block.second.bias, block.second.resize)
+    return skip + block.excitation(f)
+
+
+def takes(blocks: Sequence[Sequence[Block]], size: int) -> bool:
+    """Whether `chain` does these blocks, blocks[place][group], on maps of this size."""
+    kernels = [c.weight for groups in blocks for c in (groups[0].first, groups[0].second)][1:]
+    return policy.tiles(size, 2) and policy.in_one_call(kernels, [p for x in _layers(blocks) for p in x.parameters])
 
 
 def chain(blocks: Sequence[Sequence[Block]], first: Tensor, skip: Tensor) -> Tensor:
     """blocks[place][group], of which the first place takes `first` and `skip`: its first convolution and its skip."""
     layers = _layers(blocks)
     tensors = [p for layer in layers for p in layer.parameters]
-    if winograd.fits(round(first.shape[0] ** 0.5)) and _in_one_call(blocks, first, skip, tensors):
-        pixels, groups, rows, _ = first.shape
-        out: Tensor = _Chain.apply(first, skip, Shape(pixels, groups, rows, False, _kinds(layers)), *tensors)
-        return out
-    x = first
-    for layer in layers:
-        x, skip = _plain(layer, x, skip)
-    return x
-
-
-def on_maps(block: Block, first: Tensor, skip: Tensor) -> Tensor:
-    """A block's output, (rows, channels, size, size), out of its first convolution and its skip."""
-    rows, channels, size, width = first.shape
-    if size == width and winograd.fits_the_cache(size) and channels >= winograd.LANES:  # fewer leave lanes empty
-        layers = _layers([[block]])
-        tensors = [p for layer in layers for p in layer.parameters]
-        if _in_one_call([[block]], first, skip, tensors):
-            lines = (part.permute(0, 2, 3, 1).flatten(1, 2) for part in (first, skip))
-            out: Tensor = _Chain.apply(*lines, Shape(size**2, 1, rows, True, _kinds(layers)), *tensors)
-            return out.unflatten(1, (size, size)).permute(0, 3, 1, 2)
-    return skip + block.excitation(block.second.after_elu(first))
+    pixels, groups, rows, _ = first.shape
+    out: Tensor = _Chain.apply(first, skip, Shape(pixels, groups, rows, False, _kinds(layers)), *tensors)
+    return out
 
 
 class _Layer(NamedTuple):
@@ -75,54 +111,18 @@ def _layers(blocks: Sequence[Sequence[Block]]) -> list[_Layer]:
             found.append(_Layer("project", _parameters(skips)) if skips else _Layer("keep", []))
             found.append(_Layer("conv", _parameters([block.first for block in groups])))
         found.append(_Layer("conv", _parameters([block.second for block in groups])))
-        found.append(_Layer("excite", excitation.parameters_of([block.excitation for block in groups])))
+        found.append(_Layer("excite", _excitations([block.excitation for block in groups])))
     return found
 
 
-def _parameters(convs: Sequence[Conv]) -> list[Tensor]:
+def _parameters(convs: Sequence[Convolution]) -> list[Tensor]:
     return [*(conv.weight for conv in convs), *(conv.bias for conv in convs)]
 
 
-def _plain(layer: _Layer, x: Tensor, skip: Tensor) -> tuple[Tensor, Tensor]:
-    """x and skip after a layer, in torch."""
-    groups = x.shape[1]
-    weights, biases = layer.parameters[:groups], layer.parameters[groups:]
-    if layer.kind == "conv":
-        return after_elu(x, weights, biases), skip
-    if layer.kind == "project":
-        return x, _project(x, weights, biases)
-    if layer.kind == "keep":
-        return x, x
-    return excitation.excited(x, skip, layer.parameters), skip
-
-
-def _project(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
-    kernels = torch.stack([weight.flatten(1) for weight in weights])
-    return torch.matmul(x, kernels.transpose(1, 2)) + torch.stack(list(biases))[:, None]
-
-
-def after_elu(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None = None) -> Tensor:
-    """3x3 convolutions of ELU(x), (pixels, groups, rows, channels), with one kernel for each group."""
-    size = round(x.shape[0] ** 0.5)
-    if len(weights) == 1 and wide.takes(x, weights):
-        return wide.after_elu(x.squeeze(1), weights, biases)[:, None]
-    if winograd.fits(size):
-        return winograd.after_elu(x, weights, biases)
-    active, found = elu(x), []
-    for g, weight in enumerate(weights):
-        y = convolve(to_maps(active[:, g], size), weight, None if biases is None else biases[g])
-        found.append(to_pixels(y))
-    return torch.stack(found, 1)
-
-
-def _in_one_call(blocks: Sequence[Sequence[Block]], first: Tensor, skip: Tensor, parameters: Sequence[Tensor]) -> bool:
-    kernels = [c.weight for groups in blocks for c in (groups[0].first, groups[0].second)][1:]
-    return (
-        all(kernel.numel() <= 9 * winograd.SMALL_PRODUCT for kernel in kernels)
-        and plain_floats((first, skip, *parameters))
-        and all(p.is_contiguous() for p in parameters)
-        and _compiled() is not None
-    )
+def _excitations(parts: Sequence[Excitation]) -> list[Tensor]:
+    """W₁ of every group, then b₁, W₂ and b₂ of every group."""
+    layers = [[part.squeeze for part in parts], [part.excite for part in parts]]
+    return [tensor for row in layers for kind in ("weight", "bias") for tensor in (getattr(x, kind) for x in row)]
 
 
 class _Kind(NamedTuple):
@@ -156,7 +156,7 @@ def _kinds(layers: Sequence[_Layer]) -> tuple[_Kind, ...]:
 
 
 class _Chain(torch.autograd.Function):
-    """`chain` by grouped.c."""
+    """`chain` by residual_chain.c."""
 
     @staticmethod
     def forward(ctx: Any, first: Tensor, skip: Tensor, shape: Shape, *parameters: Tensor) -> Tensor:
@@ -182,7 +182,7 @@ class _Chain(torch.autograd.Function):
 
 
 class _CLayer(ctypes.Structure):
-    """`layer` of grouped.c."""
+    """`layer` of residual_chain.c."""
 
     _fields_ = [
         (name, ctypes.c_int64)
@@ -191,7 +191,7 @@ class _CLayer(ctypes.Structure):
 
 
 class _CChain(ctypes.Structure):
-    """`chain` of grouped.c."""
+    """`chain` of residual_chain.c."""
 
     _fields_ = [(name, ctypes.c_void_p) for name in ("layers", "kept", "ends", "parameters", "slopes")] + [
         (name, ctypes.c_int64) for name in ("count", "pixels", "groups", "rows", "by_rows")
@@ -232,7 +232,7 @@ class _Rooms:
         self.found: dict[tuple[int, int], int] = {}
 
     def place(self, use: int, width: int) -> int:
-        """As grouped.c counts them, behind the caller's three."""
+        """As residual_chain.c counts them, behind the caller's three."""
         return -4 - self.found.setdefault((use, width), len(self.found))
 
     def sizes(self) -> list[int]:
@@ -240,7 +240,7 @@ class _Rooms:
 
 
 PIECE = 1 << 21  # floats: 8 MB, a fraction of what allocators keep
-PIECE_BITS = 40  # as in grouped.c
+PIECE_BITS = 40  # as in residual_chain.c
 FIRST, SKIP, OUT = DOUT, DFIRST, DSKIP = -1, -2, -3  # the caller's arrays, forward and backward
 
 
@@ -265,7 +265,7 @@ def _plan(shape: Shape) -> _Plan:
         elif kind.kind == "keep":
             skip = x
         else:
-            channels, squeezed = (-(-n // winograd.LANES) * winograd.LANES for n in (kind.outputs, kind.squeezed))
+            channels, squeezed = (-(-n // policy.LANES) * policy.LANES for n in (kind.outputs, kind.squeezed))
             layer.kept = kept.place(groups * rows * (2 * channels + squeezed))
             if not following:
                 layer.y = x = OUT
@@ -310,11 +310,9 @@ def _run(
     job = _CChain(count=len(kinds), pixels=pixels, groups=groups, rows=rows, by_rows=by_rows)
     job.layers = ctypes.addressof(plan.layers)
     arrays: dict[str, Array] = {"kept": kept, "ends": ends, "parameters": parameters, "slopes": slopes}
-    compiled = _compiled()
-    assert compiled is not None
-    call(getattr(compiled, function), job, **arrays)
+    call(getattr(compiled(), function), job, **arrays)
 
 
 @cache
-def _compiled() -> ctypes.CDLL | None:
+def compiled() -> ctypes.CDLL | None:
     return library(Path(__file__).with_suffix(".c"))

@@ -1,4 +1,4 @@
-"""winograd.c and grouped.c: float32 passes against torch's own convolutions in float64, and their plain forms."""
+"""winograd.c and residual_chain.c: float32 passes against torch's own convolutions in float64."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, elu
 
-from dvaepp.networks import excitation, grouped, wide, winograd
-from dvaepp.networks.conv import Conv
-from dvaepp.networks.excitation import excited
+from dvaepp.kernels import policy, residual_chain, wide, winograd
+from dvaepp.kernels.convolution import convolve_after_elu, pixels_after_elu
+from dvaepp.models.build import with_kernels
 from dvaepp.networks.residual import Residual
 
 # pixels, groups, rows, inputs, outputs: whole vectors of channels and parts of them, blocks of rows and their rests
@@ -28,8 +28,8 @@ SHAPES = [
 
 @pytest.fixture(autouse=True)
 def _needs_a_compiler() -> None:
-    if winograd.compiled() is None or grouped._compiled() is None:
-        pytest.skip("no C compiler here: the plain forms are tested in test_small_maps.py")
+    if winograd.compiled() is None or residual_chain.compiled() is None:
+        pytest.skip("no C compiler here, or DVAEPP_KERNEL=off")
 
 
 @contextmanager
@@ -82,7 +82,7 @@ def _error(found: Tensor, exact: Tensor) -> float:
 def test_values_and_gradients_are_those_of_the_convolution(shape: tuple[int, int, int, int, int], number: int) -> None:
     """To 2e-5 of the largest entry; the worst seen is 1e-5, and a single wrong coefficient costs more than 1e-2."""
     tensors = _case(shape)
-    assert winograd.in_the_cache(tensors[0], tensors[1 : 1 + shape[1]])
+    assert policy.in_the_cache(tensors[0], tensors[1 : 1 + shape[1]])
     with threads(number):
         found = _with_gradients(_after_elu(tensors), tensors)
     double = [t.detach().double().requires_grad_() for t in tensors]
@@ -105,15 +105,15 @@ def test_the_number_of_threads_changes_gradients_of_parameters_by_rounding_and_n
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5 * float(a.abs().max()))
 
 
-def test_the_plain_form_is_the_same_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    for shape in ((16, 3, 7, 20, 5), (64, 1, 9, 32, 64)):
-        tensors = _case(shape)
-        compiled = _with_gradients(_after_elu(tensors), tensors)
-        with monkeypatch.context() as patch:
-            patch.setattr(winograd, "compiled", lambda: None)
-            plain = _with_gradients(_after_elu(tensors), tensors)
-        for a, b in zip(compiled, plain, strict=True):
-            assert _error(a, b.double()) < 4e-5 and not torch.equal(a, b)
+@pytest.mark.parametrize("case", ["float64", "meta"])
+def test_wrong_types_and_devices_are_refused_before_any_memory_is_touched(case: str) -> None:
+    x, weight, bias = _case((16, 1, 12, 16, 32))
+    bad = x.double() if case == "float64" else x.to("meta")
+    with pytest.raises(TypeError, match=r"compiled functions take float32 on a CPU"):
+        winograd.after_elu(bad, [weight], [bias])
+    blocks = [[Residual(16, 16)]]
+    with pytest.raises(TypeError, match=r"compiled functions take float32 on a CPU"):
+        residual_chain.chain(blocks, bad.detach(), bad.detach())
 
 
 # pixels, rows, inputs of each kernel, outputs of a kernel
@@ -145,7 +145,7 @@ def test_kernels_side_by_side_are_their_convolutions(
     whole = [w.requires_grad_() for w in whole]
     biases = [torch.randn(outputs, generator=g).requires_grad_() for _ in inputs]
     cut = [w[:, w.shape[1] - n :] for w, n in zip(whole, inputs, strict=True)]
-    assert wide.takes(x, cut)
+    assert policy.by_large_products(x, cut)
     with threads(number):
         found = _with_gradients(wide.after_elu(x, cut, biases), [x, *whole, *biases])
         unbiased = wide.after_elu(x, cut)
@@ -169,12 +169,12 @@ def test_side_by_side_without_gradients_of_the_input_or_of_the_weights() -> None
 
 def test_side_by_side_takes_whole_vectors_of_channels_and_large_products() -> None:
     x = torch.zeros(16, 2, 256)
-    assert wide.takes(x, [torch.zeros(64, 256, 3, 3)] * 2)
-    assert not wide.takes(x[..., :96], [torch.zeros(32, 96, 3, 3)])
-    assert not wide.takes(x, [torch.zeros(72, 256, 3, 3)])
-    assert not wide.takes(x[..., :250], [torch.zeros(128, 250, 3, 3)])
-    assert not wide.takes(x, [torch.zeros(64, 256, 3, 3), torch.zeros(32, 256, 3, 3)])
-    assert not wide.takes(x.double(), [torch.zeros(64, 256, 3, 3, dtype=torch.float64)])
+    assert policy.by_large_products(x, [torch.zeros(64, 256, 3, 3)] * 2)
+    assert not policy.by_large_products(x[..., :96], [torch.zeros(32, 96, 3, 3)])
+    assert not policy.by_large_products(x, [torch.zeros(72, 256, 3, 3)])
+    assert not policy.by_large_products(x[..., :250], [torch.zeros(128, 250, 3, 3)])
+    assert not policy.by_large_products(x, [torch.zeros(64, 256, 3, 3), torch.zeros(32, 256, 3, 3)])
+    assert not policy.by_large_products(x.double(), [torch.zeros(64, 256, 3, 3, dtype=torch.float64)])
 
 
 def test_without_biases_or_gradients_of_the_input_or_of_the_weights() -> None:
@@ -227,7 +227,7 @@ def test_extreme_and_undefined_inputs() -> None:
 @pytest.mark.parametrize(("channels", "size"), [(32, 4), (64, 8), (32, 16), (128, 4), (128, 8)])
 def test_a_block_of_maps_uses_it_and_keeps_them_channels_last(channels: int, size: int) -> None:
     g = torch.Generator().manual_seed(0)
-    block = Residual(channels, channels, generator=g)
+    block = with_kernels(Residual(channels, channels, generator=g))
     x = torch.randn(5, channels, size, size, generator=g).contiguous(memory_format=torch.channels_last).requires_grad_()
     tensors = [x, *block.parameters()]
     y = block(x)
@@ -252,11 +252,17 @@ def _nodes(y: Tensor) -> Iterator[object]:
 
 
 def test_convolutions_it_does_not_take_go_the_plain_way() -> None:
-    x = torch.randn(2, 64, 6, 6)
-    conv = Conv(64, 64)
-    torch.testing.assert_close(conv.after_elu(x), conv2d(elu(x), conv.weight, conv.bias, padding=1))
-    assert not winograd.in_the_cache(x.double(), [conv.weight.double()])
-    assert not winograd.in_the_cache(x, [torch.zeros(512, 512, 3, 3)])
+    x, weight, bias = torch.randn(2, 64, 6, 6), torch.randn(64, 64, 3, 3), torch.randn(64)
+    expected = conv2d(elu(x), weight, bias, padding=1)
+    torch.testing.assert_close(convolve_after_elu(x, weight, bias, ""), expected, rtol=0, atol=1e-4)
+    pixels = x.permute(2, 3, 0, 1).flatten(0, 1)
+    found = pixels_after_elu(pixels, weight) + bias
+    torch.testing.assert_close(found, expected.permute(2, 3, 0, 1).flatten(0, 1), rtol=0, atol=1e-4)
+    four = torch.zeros(16, 2, 64)
+    assert policy.in_the_cache(four, [weight])
+    assert not policy.in_the_cache(four.double(), [weight.double()])
+    assert not policy.in_the_cache(four, [torch.zeros(512, 512, 3, 3)])
+    assert not policy.in_the_cache(pixels, [weight])
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
@@ -271,9 +277,9 @@ def test_excitation_in_one_pass_equals_the_layers(shape: tuple[int, int, int, in
         for parameter in block.excitation.parameters():
             parameter.data = torch.randn(parameter.shape, generator=g)
     first, skip = (torch.randn(shape, generator=g).requires_grad_() for _ in range(2))
-    parameters = excitation.parameters_of([block.excitation for block in blocks])
+    parameters = residual_chain._excitations([block.excitation for block in blocks])
     with threads(number):
-        y = grouped.chain([blocks], first, skip)
+        y = residual_chain.chain([blocks], first, skip)
         assert type(y.grad_fn).__name__ == "_ChainBackward"
         found = _with_gradients(y, [first, skip, *parameters])
     parts = [block.excitation.double() for block in blocks]  # their parameters are new
@@ -281,10 +287,9 @@ def test_excitation_in_one_pass_equals_the_layers(shape: tuple[int, int, int, in
     exact = [
         part(elu(first[:, k].permute(1, 2, 0)[..., None]))[..., 0].permute(2, 0, 1) for k, part in enumerate(parts)
     ]
-    parameters = excitation.parameters_of(parts)
+    parameters = residual_chain._excitations(parts)
     expected = _with_gradients(skip + torch.stack(exact, 1), [first, skip, *parameters])
     assert all(_error(a, b) < 2e-5 for a, b in zip(found, expected, strict=True))
-    torch.testing.assert_close(excited(elu(first), skip, parameters), expected[0], rtol=0, atol=1e-12)
 
 
 WIDTHS = {
@@ -315,7 +320,7 @@ def test_a_chain_is_one_node_and_equals_its_blocks(
     first, skip = (torch.randn(shape, generator=g).requires_grad_() for _ in range(2))
     blocks = [list(place) for place in zip(*networks, strict=True)]
     with threads(number):
-        y = grouped.chain(blocks, first, skip)
+        y = residual_chain.chain(blocks, first, skip)
         assert type(y.grad_fn).__name__ == "_ChainBackward"
         found = _with_gradients(y, [first, skip, *used])
     for parameter in parameters:
@@ -323,7 +328,6 @@ def test_a_chain_is_one_node_and_equals_its_blocks(
     exact = [t.detach().double().requires_grad_() for t in (first, skip)]
     expected = _with_gradients(_block_by_block(networks, *exact), [*exact, *used])
     assert all(_error(a, b) < 1e-4 for a, b in zip(found, expected, strict=True))
-    torch.testing.assert_close(grouped.chain(blocks, *exact).detach(), expected[0], rtol=0, atol=1e-10)
 
 
 def test_a_chain_leaves_what_it_was_given() -> None:
@@ -332,7 +336,7 @@ def test_a_chain_leaves_what_it_was_given() -> None:
     blocks = [[Residual(32, 32, generator=g)], [Residual(32, 16, generator=g)]]
     first, skip = (torch.randn(16, 1, 8, 32, generator=g).requires_grad_() for _ in range(2))
     before = [first.detach().clone(), skip.detach().clone()]
-    y = grouped.chain(blocks, first, skip)
+    y = residual_chain.chain(blocks, first, skip)
     dy = torch.randn(y.shape, generator=g)
     direction = dy.clone()
     once = torch.autograd.grad(y, [first, skip], dy, retain_graph=True)
@@ -349,13 +353,13 @@ def test_what_backward_needs_may_lie_in_several_pieces(monkeypatch: pytest.Monke
     ]
     first, skip = (torch.randn(16, 2, 8, 32, generator=g).requires_grad_() for _ in range(2))
     found, pieces = [], []
-    for floats in (grouped.PIECE, 10_000, 1):
-        monkeypatch.setattr(grouped, "PIECE", floats)
-        grouped._plan.cache_clear()
-        y = grouped.chain(blocks, first, skip)
+    for floats in (residual_chain.PIECE, 10_000, 1):
+        monkeypatch.setattr(residual_chain, "PIECE", floats)
+        residual_chain._plan.cache_clear()
+        y = residual_chain.chain(blocks, first, skip)
         pieces.append(len(y.grad_fn.saved_tensors))
         found.append(_with_gradients(y, [first, skip]))
-    grouped._plan.cache_clear()
+    residual_chain._plan.cache_clear()
     assert pieces[0] < pieces[1] < pieces[2]
     assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
 
@@ -376,7 +380,7 @@ def test_a_block_on_maps_is_one_node_after_its_first_convolution(
     first, skip = (part.requires_grad_() for part in maps)
     parameters = [*block.second.parameters(), *block.excitation.parameters()]
     with threads(number):
-        y = grouped.on_maps(block, first, skip)
+        y = residual_chain._after_first(block, first, skip)
         assert "_ChainBackward" in {type(node).__name__ for node in _nodes(y)}
         assert y.is_contiguous(memory_format=torch.channels_last)
         found = _with_gradients(y, [first, skip, *parameters])

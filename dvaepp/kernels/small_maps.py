@@ -11,17 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, conv_transpose2d, pad, unfold
 
-from dvaepp.networks.linear import linear
-
-FEW_PIXELS = 16  # P Q up to which the product is never larger than the padded convolution
-SMALL_MAP = 256  # P Q up to which it pays with few channels
-FEW_CHANNELS = 16 * 16  # inputs x outputs
+from dvaepp.kernels.linear import linear
+from dvaepp.kernels.policy import as_matrix
 
 
 def pays(size: int, resize: str, inputs: int, outputs: int) -> bool:
     """Whether the product is the faster form for a square map of `size` pixels."""
-    pairs = size**2 * _resized(size, resize) ** 2
-    return pairs <= FEW_PIXELS or (pairs <= SMALL_MAP and inputs * outputs <= FEW_CHANNELS)
+    return as_matrix(size**2, _resized(size, resize) ** 2, inputs, outputs)
 
 
 def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, resize: str = "") -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
-from dvaepp.models import normal
+from dvaepp.kernels import normal
 
 SHAPES = [(100, 64, 4, 4), (3, 10, 2, 3), (1, 2), (7, 40), (5, 34, 1, 1)]
 

@@ -2,7 +2,7 @@
    of one group and one block, on (rows, pixels, channels).
 
    A thread takes its rows through all layers, or its groups where there are as many as threads; threads meet once, where
-   gradients of parameters are summed over rows. grouped.py says which layers there are and where each finds its
+   gradients of parameters are summed over rows. residual_chain.py says which layers there are and where each finds its
    arrays. */
 
 #include "winograd.h"

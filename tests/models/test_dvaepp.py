@@ -13,7 +13,7 @@ import dvaepp
 from dvaepp import recipes, runs
 from dvaepp.data import Dataset
 from dvaepp.errors import UsageError
-from dvaepp.models.dvae import DVAE, Architecture, Posterior, Prior
+from dvaepp.models.dvaepp import DVAE, Architecture, Posterior, Prior
 from dvaepp.models.noise import Noise
 from dvaepp.ranks import Shard
 from dvaepp.smoothing import Exponential
@@ -105,8 +105,8 @@ def test_the_maps_have_the_sizes_of_table_4(dataset: str) -> None:
     h = [torch.zeros(2, 32, size, size, device="meta") for _ in range(16)]
     assert len(model.q.networks) == len(model.p.networks) == 16
     for j in (0, 15):  # the first and the last group
-        model.q.plain(j, torch.cat([features, up], 1), h[:j])
-        model.p.plain(j, up, h[:j])
+        model.q.walk(torch.cat([features, up], 1))(h[:j])
+        model.p.walk(up)(h[:j])
     assert d(torch.cat([up, *h], 1), model.canvas.pad(x)).shape == (2,)
     assert found == MAPS[dataset]
 
@@ -193,7 +193,7 @@ def test_prior_pass_draws_h_from_p_given_zeta() -> None:
     zeta = torch.tensor([[1.0, 0.0, 1.0, 1.0]]).expand(20_000, -1)
     with torch.no_grad():
         drawn = model.top_down(Prior(model, list(zeta.split(2, 1)), _noise()), 20_000)
-        p = torch.sigmoid(model.p.plain(0, drawn.up[:1], [])[0])
+        p = torch.sigmoid(model.p.walk(drawn.up[:1])([])[0])
     error = (p * (1 - p) / 20_000).sqrt()
     assert ((drawn.h[0].value.mean(0) - p).abs() < 5 * error).all()
     assert torch.equal(torch.cat([g.value for g in drawn.zeta], 1), zeta)

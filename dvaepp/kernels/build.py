@@ -46,11 +46,6 @@ def library(source: Path) -> ctypes.CDLL | None:
         return None
 
 
-def plain_floats(tensors: Sequence[Tensor]) -> bool:
-    """Whether all are float32 on a CPU, as compiled functions take them."""
-    return all(t.dtype is torch.float32 and t.is_cpu for t in tensors)
-
-
 def call(function: Callable[..., int], job: ctypes.Structure, **arrays: Array) -> None:
     """Call a C function of a struct and a number of threads, after filling the struct's pointers.
 
@@ -59,12 +54,19 @@ def call(function: Callable[..., int], job: ctypes.Structure, **arrays: Array) -
     tables: list[Any] = []  # alive until the call has returned
     for name, value in arrays.items():
         if isinstance(value, Tensor):
-            setattr(job, name, value.data_ptr())
+            setattr(job, name, _address(value))
         elif value:
-            tables.append((ctypes.c_void_p * len(value))(*(None if t is None else t.data_ptr() for t in value)))
+            tables.append((ctypes.c_void_p * len(value))(*(None if t is None else _address(t) for t in value)))
             setattr(job, name, ctypes.addressof(tables[-1]))
     if not function(ctypes.byref(job), torch.get_num_threads()):
         raise MemoryError("no memory for a compiled function's scratch space")
+
+
+def _address(tensor: Tensor) -> int:
+    """Where a tensor's numbers lie; C would read those of another type or device as garbage, or crash."""
+    if tensor.dtype not in (torch.float32, torch.int64) or not tensor.is_cpu:
+        raise TypeError(f"compiled functions take float32 on a CPU, got {tensor.dtype} on {tensor.device}")
+    return tensor.data_ptr()
 
 
 def _build(compiler: str, source: Path) -> Path:

@@ -1,8 +1,8 @@
 """3x3 convolutions with several kernels side by side, by minimal filtering around the library's large products.
 
-The forms of winograd.py in between: `winograd.after_elu` keeps small products in a core's cache, and plain torch spends
-as long on transforms, on transposed copies of kernels and on joining them as in products. Here winograd.c does what is
-around the products, out of kernels that stay where they are.
+`winograd.after_elu` keeps small products in a core's cache. Large ones are faster in the library, if what is around
+them costs little: here winograd.c transforms inputs, kernels and outputs, and reads kernels where they lie instead of
+joining copies of them.
 """
 
 import ctypes
@@ -13,20 +13,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dvaepp.compiled import Array, call, plain_floats
-from dvaepp.networks import winograd
-from dvaepp.networks.winograd import LANES, POINTS, TILE
-
-LARGE_PRODUCT = 192 * 32  # inputs x outputs from which this is the faster form
-
-
-def takes(x: Tensor, weights: Sequence[Tensor]) -> bool:
-    """Whether products are large enough, for x (pixels, ..., channels)."""
-    inputs, outputs = x.shape[-1], len(weights[0])
-    product = inputs * outputs * len(weights)
-    whole = inputs % LANES == 0 and outputs % LANES == 0 and all(len(w) == outputs for w in weights)
-    large = whole and product >= LARGE_PRODUCT and winograd.fits(round(len(x) ** 0.5))
-    return large and plain_floats((x, *weights)) and winograd.compiled() is not None
+from dvaepp.kernels import winograd
+from dvaepp.kernels.build import Array, call
+from dvaepp.kernels.policy import LANES, TILE
+from dvaepp.kernels.winograd import POINTS
 
 
 def after_elu(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None = None) -> Tensor:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dvaepp.compiled import Array, call, library, plain_floats
+from dvaepp.kernels.build import Array, call, library
+from dvaepp.kernels.policy import plain_floats
 
 BOUND = 5.0  # as in normal.c
 

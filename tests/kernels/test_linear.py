@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import linear as plain
 
-from dvaepp.networks.linear import linear
+from dvaepp.kernels.linear import linear
 
 
 @pytest.mark.parametrize("biased", [True, False])

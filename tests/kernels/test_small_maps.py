@@ -1,11 +1,11 @@
-"""Matrix products and minimal filtering in place of convolutions: torch's numbers and gradients."""
+"""Matrix products in place of convolutions: torch's numbers and gradients."""
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, conv_transpose2d
 
-from dvaepp.networks import small_maps, winograd
+from dvaepp.kernels import small_maps
 
 
 def _random(*shape: int, seed: int = 0) -> Tensor:
@@ -62,35 +62,6 @@ def test_a_pointwise_map_equals_the_1x1_convolution(size: int, resize: str, with
         expected = conv2d(x, weight, bias, stride=2 if resize == "d" else 1)
     found = small_maps.pointwise(x, weight, bias, resize)
     _same(found, expected, [x, weight, *([] if bias is None else [bias])])
-
-
-def _pixel_major(x: Tensor) -> Tensor:
-    """(rows, channels, height, width) -> (pixels, rows, channels)."""
-    return x.movedim((2, 3), (0, 1)).flatten(0, 1)
-
-
-@pytest.mark.parametrize("size", [4, 8])
-def test_minimal_filtering_equals_the_convolution(size: int) -> None:
-    x, weight = _random(5, 3, size, size), _random(6, 3, 3, 3, seed=1)
-    found = winograd.convolution(_pixel_major(x), winograd.kernels(weight))
-    _same(found, _pixel_major(conv2d(x, weight, padding=1)), [x, weight])
-
-
-@pytest.mark.parametrize("size", [4, 8])
-def test_minimal_filtering_of_groups_equals_a_grouped_convolution(size: int) -> None:
-    x, weight = _random(5, 4 * 3, size, size), _random(4, 6, 3, 3, 3, seed=1)
-    grouped = _pixel_major(x).unflatten(-1, (4, 3)).transpose(1, 2)  # (pixels, groups, rows, channels)
-    found = winograd.convolution(grouped, winograd.kernels(weight)).transpose(1, 2).flatten(2)
-    _same(found, _pixel_major(conv2d(x, weight.flatten(0, 1), padding=1, groups=4)), [x, weight])
-
-
-def test_minimal_filtering_keeps_float32_within_a_few_digits() -> None:
-    """64 channels of unit noise, outputs of unit size: the error stays below 1e-4."""
-    x, weight = _random(50, 64, 4, 4).detach(), _random(64, 64, 3, 3, seed=1).detach() / 24
-    exact = _pixel_major(conv2d(x, weight, padding=1))
-    found = winograd.convolution(_pixel_major(x.float()), winograd.kernels(weight.float()))
-    assert found.dtype == torch.float32 and (found.double() - exact).abs().max() < 1e-4
-    assert winograd.fits(4) and winograd.fits(8) and not any(winograd.fits(size) for size in (1, 2, 3, 5, 6))
 
 
 def test_a_product_in_float32_keeps_its_type_after_one_in_float64() -> None:

@@ -17,10 +17,9 @@ from dvaepp.errors import UsageError
 from dvaepp.models.decoder import Canvas, Decoder
 from dvaepp.models.latents import LATENTS, Drawn, Latent
 from dvaepp.models.likelihoods import LIKELIHOODS
-from dvaepp.models.local import Cut, LocalNetworks, Share, joined
+from dvaepp.models.local import Given, LocalNetworks, Walk
 from dvaepp.models.noise import Noise
 from dvaepp.networks.norm import BatchNorm
-from dvaepp.networks.pixels import to_maps, to_pixels
 from dvaepp.networks.residual import factor, parse, residual
 from dvaepp.networks.selu import Selu
 from dvaepp.priors.rbm import RBM
@@ -46,33 +45,23 @@ class Architecture(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """What q needs of images: features for the global networks, the local networks and their share of the maps."""
+    """What q needs of images: features for the global networks, and the local networks given their own features."""
 
     top: Tensor
-    local: Cut
-    share: Share
+    local: Given
 
     def repeated(self, times: int) -> "Encoded":
-        """The images again and again."""
-        return Encoded(self.top.repeat(times, 1), self.local, self.share.repeated(times))
+        """The same images again and again, for several samples of each."""
+        return Encoded(self.top.repeat(times, 1), self.local.repeated(times))
 
 
 class TopDown(NamedTuple):
-    """One pass: the global groups' and the local groups' draws, and ζ scaled up to the local maps.
-
-    `seen` are the joined h before those groups that p asks for (`LocalNetworks.ends`); the last group is one of them.
-    """
+    """One pass: the draws of the global and of the local groups, ζ scaled up, and what the decoder reads."""
 
     zeta: list[Drawn]
     up: Tensor
     h: list[Drawn]
-    seen: list[Tensor | None]
-
-    @property
-    def features(self) -> Tensor:
-        """What the decoder reads."""
-        h = joined(self.seen[-1], self.h[-1].value)
-        return to_maps(torch.cat([to_pixels(self.up), h], -1), self.up.shape[-1])
+    features: Tensor
 
 
 @runtime_checkable
@@ -81,7 +70,7 @@ class Source(Protocol):
 
     def global_group(self, before: Sequence[Tensor]) -> Drawn: ...
 
-    def local_group(self, up: Tensor, before: Tensor | None) -> Drawn: ...
+    def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn: ...
 
 
 class DVAE(nn.Module):
@@ -171,10 +160,9 @@ class DVAE(nn.Module):
 
     def encode(self, x: Tensor) -> Encoded:
         """Of images (rows, channels, height, width)."""
-        features = self.norm1(self.down1(self.input_norm(self.canvas.pad(x)).contiguous(memory_format=NHWC)))
+        features = self.norm1(self.down1(self.input_norm(self.canvas.pad(x))))
         top = self.norm2(self.down2(features)).flatten(1) if self.group_sizes else features.flatten(1)
-        local = self.q.cut(features.shape[1], self.q.shared - features.shape[1])
-        return Encoded(top, local, local.share(features))
+        return Encoded(top, self.q.given(features))
 
     def posterior_parameters(self, encoded: Encoded, before: Sequence[Tensor]) -> Tensor:
         """Of q(z_a|x, ζ_<a), the group after `before`."""
@@ -187,35 +175,25 @@ class DVAE(nn.Module):
             zeta.append(source.global_group([group.value for group in zeta]))
         up = self.scaled_up([group.value for group in zeta], rows)
         h: list[Drawn] = []
-        seen: list[Tensor | None] = []
-        before: Tensor | None = None
-        ends = self.p.ends
-        for j in range(self.p.num_groups):
-            if j in ends:
-                seen.append(before)
-            h.append(source.local_group(up, before))
-            before = joined(before, h[-1].value) if j + 1 < self.p.num_groups else None
-        return TopDown(zeta, up, h, seen)
+        for _ in range(self.p.num_groups):
+            h.append(source.local_group(up, [group.value for group in h]))
+        return TopDown(zeta, up, h, self.p.side_by_side(up, [group.value for group in h]))
 
     def scaled_up(self, zeta: Sequence[Tensor], rows: int) -> Tensor:
         """ζ at the resolution of the local units, (rows, channels, height, width)."""
         if not self.group_sizes:
-            return self.constant.expand(rows, -1, -1, -1).contiguous(memory_format=NHWC)
-        up: Tensor = self.upsample(torch.cat(list(zeta), 1)[:, :, None, None].contiguous(memory_format=NHWC))
+            return self.constant.expand(rows, -1, -1, -1)
+        up: Tensor = self.upsample(torch.cat(list(zeta), 1)[:, :, None, None])
         return up
 
     def local_priors(self, drawn: TopDown) -> list[Tensor]:
         """Parameters of p(h_j|ζ, h_<j) for all j, given all h."""
-        p = self.p.cut(drawn.up.shape[1])
-        return p.beside(p.share(drawn.up), drawn.seen, self.resolution)
+        return self.p.all(drawn.up, [group.value for group in drawn.h])
 
     def global_priors(self) -> list[Tensor]:
         """Parameters of factorial global priors, (1, per unit · units) for each group; normal ones are N(0, I)."""
         per_unit = self.global_latent.parameters_per_unit
         return [part[None] for part in self.prior_parameters.split([per_unit * size for size in self.group_sizes])]
-
-
-NHWC = torch.channels_last
 
 
 class Posterior:
@@ -227,18 +205,16 @@ class Posterior:
         self.model, self.encoded, self.noise, self.smoothing, self.exact = model, encoded, noise, smoothing, exact
         self.global_parameters: list[Tensor] = []
         self.local_parameters: list[Tensor] = []
-        self._shares: list[Share] | None = None
+        self._walk: Walk | None = None
 
     def global_group(self, before: Sequence[Tensor]) -> Drawn:
         self.global_parameters.append(self.model.posterior_parameters(self.encoded, before))
         return self._draw(self.model.global_latent, self.global_parameters[-1])
 
-    def local_group(self, up: Tensor, before: Tensor | None) -> Drawn:
-        q = self.encoded.local
-        if self._shares is None:
-            self._shares = q.split(self.encoded.share.plus(q.share(up, 1)))
-        j = len(self.local_parameters)
-        self.local_parameters.append(q.one(j, self._shares[j], before, self.model.resolution))
+    def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn:
+        if self._walk is None:
+            self._walk = self.encoded.local.walk(up)
+        self.local_parameters.append(self._walk(before))
         return self._draw(self.model.local_latent, self.local_parameters[-1])
 
     def _draw(self, latent: Latent, parameters: Tensor) -> Drawn:
@@ -254,16 +230,13 @@ class Prior:
 
     def __init__(self, model: DVAE, zeta: Sequence[Tensor], noise: Noise, smoothing: Smoothing | None = None) -> None:
         self.model, self.zeta, self.noise, self.smoothing = model, zeta, noise, smoothing
-        self._shares: list[Share] | None = None
+        self._walk: Walk | None = None
 
     def global_group(self, before: Sequence[Tensor]) -> Drawn:
         value = self.zeta[len(before)]
         return Drawn(value, value)
 
-    def local_group(self, up: Tensor, before: Tensor | None) -> Drawn:
-        if self._shares is None:
-            self._cut = self.model.p.cut(up.shape[1])
-            self._shares = self._cut.split(self._cut.share(up))
-        j = 0 if before is None else before.shape[-1] // self.model.p.channels
-        parameters = self._cut.one(j, self._shares[j], before, self.model.resolution)
-        return self.model.local_latent.draw(parameters, self.noise, self.smoothing)
+    def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn:
+        if self._walk is None:
+            self._walk = self.model.p.walk(up)
+        return self.model.local_latent.draw(self._walk(before), self.noise, self.smoothing)

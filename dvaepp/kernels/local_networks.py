@@ -1,0 +1,179 @@
+"""The local networks of DVAE++ (App. G) without concatenations, and all of p(h_j|ζ, h_<j) at once.
+
+Network j acts on concat(shared, h_1, ..., h_{j-1}). ELU works channel by channel, and a convolution over a
+concatenation is a sum of convolutions. So the first block splits into a share of each part of `shared`, computed for all
+groups by one wide convolution, and a share of the h. Where all h are known, the networks run beside each other as one
+grouped network. Inside, activations are pixel-major, (pixels, rows, channels) or (pixels, groups, rows, channels), which
+is the order that the products of minimal filtering read. The plain twin is `models.local.LocalNetworks`.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from dvaepp.kernels import policy, residual_chain, wide
+from dvaepp.kernels.convolution import pixels_after_elu
+from dvaepp.kernels.linear import linear
+from dvaepp.kernels.pixels import to_maps, to_pixels
+from dvaepp.kernels.residual_chain import Block, chain
+
+BESIDE = 4  # groups whose first convolutions over h are one: products four times as wide for 1.2 times their work
+
+
+class LocalKernel:
+    """Goes before `models.local.LocalNetworks` in a class's bases, whose methods stay the plain form."""
+
+    num_groups: int
+    networks: nn.ModuleList
+
+    def given(self, x: Tensor) -> Any:
+        cut = self._cut(x)
+        return super().given(x) if cut is None else _Given(cut, cut.share(x, 0))  # type: ignore[misc]
+
+    def walk(self, shared: Tensor) -> Any:
+        cut = self._cut(shared)
+        if cut is None:
+            return super().walk(shared)  # type: ignore[misc]
+        return _Walk(cut, cut.split(cut.share(shared, 0)), shared.shape[-1])
+
+    def all(self, shared: Tensor, h: Sequence[Tensor]) -> list[Tensor]:
+        cut = self._cut(shared)
+        if cut is None:
+            return super().all(shared, h)  # type: ignore[misc]
+        return cut.all(cut.share(shared, 0), h, shared.shape[-1])
+
+    def side_by_side(self, shared: Tensor, h: Sequence[Tensor]) -> Tensor:
+        if not policy.plain_floats((shared, *h)):
+            return super().side_by_side(shared, h)  # type: ignore[misc]
+        return to_maps(torch.cat([to_pixels(part) for part in (shared, *h)], -1), shared.shape[-1])
+
+    def _cut(self, x: Tensor) -> "_Cut | None":
+        """The networks with their first convolutions cut behind the channels of x, or None for the plain form."""
+        if not policy.plain_floats((x,)):
+            return None
+        networks: list[list[Block]] = [list(network.children()) for network in self.networks]  # type: ignore[arg-type]
+        if not residual_chain.takes(list(zip(*networks, strict=True)), x.shape[-1]):
+            return None
+        return _Cut(networks, x.shape[1], min(blocks[0].first.weight.shape[1] for blocks in networks))
+
+
+class _Share(NamedTuple):
+    """What some input channels give to the first convolution and to the skip of first blocks, pixel-major."""
+
+    first: Tensor
+    skip: Tensor
+
+    def plus(self, other: "_Share") -> "_Share":
+        return _Share(self.first + other.first, self.skip + other.skip)
+
+
+class _Cut:
+    """The networks of a pass, their first kernels cut into those of x, of the other shared channels and of all h.
+
+    All cuts of a kernel are made at once: each by itself would bring back a gradient of the whole kernel's size.
+    """
+
+    def __init__(self, networks: Sequence[Sequence[Block]], x: int, shared: int) -> None:
+        self.networks = networks
+        self.first_bias: list[Tensor] = [blocks[0].first.bias for blocks in networks]
+        self.skip_bias: list[Tensor] = [_skip(blocks[0])[1] for blocks in networks]
+        self.first: list[Sequence[Tensor]] = []
+        self.skip: list[Sequence[Tensor]] = []
+        for blocks in networks:
+            weight = blocks[0].first.weight
+            sizes = [x, shared - x, weight.shape[1] - shared]
+            self.first.append(weight.split(sizes, 1))
+            self.skip.append(_skip(blocks[0])[0].flatten(1).split(sizes, 1))
+
+    def share(self, maps: Tensor, part: int) -> _Share:
+        """Of one part of `shared`, for all groups side by side; the first part brings the biases."""
+        x = to_pixels(maps)
+        first = _beside(x, [pieces[part] for pieces in self.first], self.first_bias if part == 0 else None)
+        skip = torch.cat([pieces[part] for pieces in self.skip])
+        return _Share(first, linear(x, skip, torch.cat(self.skip_bias) if part == 0 else None))
+
+    def split(self, share: _Share) -> list[_Share]:
+        """The groups of a share, each with its channels together again."""
+        firsts, skips = ([piece.contiguous() for piece in part.chunk(len(self.networks), -1)] for part in share)
+        return [_Share(first, skip) for first, skip in zip(firsts, skips, strict=True)]
+
+    def one(self, j: int, share: _Share, before: Tensor | None, size: int) -> Tensor:
+        """Network j from its share of all of `shared` and the joined h_1 ... h_{j-1}: maps."""
+        if before is not None:
+            share = share.plus(_Share(pixels_after_elu(before, self.first[j][-1]), linear(before, self.skip[j][-1])))
+        blocks = [[block] for block in self.networks[j]]
+        return to_maps(chain(blocks, *(part[:, None] for part in share)).squeeze(1), size)
+
+    def all(self, share: _Share, h: Sequence[Tensor], size: int) -> list[Tensor]:
+        """All networks at once: the outputs of every group, maps."""
+        groups = len(self.networks)
+        if groups > 1:
+            share = share.plus(self._share_of_h([to_pixels(each) for each in h]))
+        first, skip = (part.unflatten(-1, (groups, -1)).transpose(1, 2).contiguous() for part in share)
+        x = chain(list(zip(*self.networks, strict=True)), first, skip)
+        return [to_maps(group, size) for group in x.unbind(1)]
+
+    def _share_of_h(self, h: Sequence[Tensor]) -> _Share:
+        """Some groups at a time, as wide as the widest of them: zeros stand for the h that a group must not see."""
+        parts = []
+        for begin in range(0, len(self.networks), BESIDE):
+            end = min(begin + BESIDE, len(self.networks))
+            before = torch.cat(list(h[: end - 1]), -1) if end > 1 else None
+            firsts = [pieces[-1] for pieces in self.first[begin:end]]
+            skips = [pieces[-1] for pieces in self.skip[begin:end]]
+            assert before is not None, "more than one group"
+            skip = torch.cat([pad(w, (0, before.shape[-1] - w.shape[1])) for w in skips])
+            parts.append(_Share(_beside(before, firsts), linear(before, skip)))
+        return _Share(*(torch.cat(pieces, -1) for pieces in zip(*parts, strict=True)))
+
+
+class _Given:
+    """`models.local.Given` with the share of x computed."""
+
+    def __init__(self, cut: _Cut, share: _Share) -> None:
+        self.cut, self.share = cut, share
+
+    def repeated(self, times: int) -> "_Given":
+        return _Given(self.cut, _Share(*(part.repeat(1, times, 1) for part in self.share)))
+
+    def walk(self, up: Tensor) -> "_Walk":
+        return _Walk(self.cut, self.cut.split(self.share.plus(self.cut.share(up, 1))), up.shape[-1])
+
+
+class _Walk:
+    """`models.local.Walk` with the shares of all that is shared computed.
+
+    The h are joined as they come, so that each brings back one gradient; in a concatenation for every later group it
+    would bring many.
+    """
+
+    def __init__(self, cut: _Cut, shares: Sequence[_Share], size: int) -> None:
+        self.cut, self.shares, self.size = cut, shares, size
+        self.before: Tensor | None = None
+
+    def __call__(self, h: Sequence[Tensor]) -> Tensor:
+        if h:
+            last = to_pixels(h[-1])
+            self.before = last if self.before is None else torch.cat([self.before, last], -1)
+        return self.cut.one(len(h), self.shares[len(h)], self.before, self.size)
+
+
+def _beside(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None = None) -> Tensor:
+    """3x3 convolutions of one ELU(x), (pixels, rows, channels), with several kernels: their outputs side by side.
+
+    Kernels of fewer channels see the first ones.
+    """
+    if policy.by_large_products(x, weights):
+        return wide.after_elu(x, weights, biases)
+    weight = torch.cat([pad(w, (0, 0, 0, 0, 0, x.shape[-1] - w.shape[1])) for w in weights])
+    y = pixels_after_elu(x, weight)
+    return y if biases is None else y + torch.cat(list(biases))
+
+
+def _skip(block: Block) -> tuple[Tensor, Tensor]:
+    """The first block of a local network always has a convolution in its skip."""
+    assert block.skip is not None
+    return block.skip.weight, block.skip.bias

@@ -1,0 +1,47 @@
+"""Models with the compiled forms of their modules, where this machine has a compiler.
+
+A compiled form is the plain module with a faster forward pass: the same class with a kernel before it in its bases, so
+that state dict and everything else are the same, and the plain forward pass takes over on other devices and types. No
+other file says which modules have one.
+"""
+
+from typing import TypeVar
+
+from torch import nn
+
+from dvaepp.kernels import residual_chain, winograd
+from dvaepp.kernels.convolution import ConvKernel
+from dvaepp.kernels.local_networks import LocalKernel
+from dvaepp.kernels.residual_chain import ResidualKernel
+from dvaepp.models.local import LocalNetworks
+from dvaepp.networks.convolution import Conv
+from dvaepp.networks.residual import Residual
+
+M = TypeVar("M", bound=nn.Module)
+
+
+class CompiledConv(ConvKernel, Conv):
+    pass
+
+
+class CompiledResidual(ResidualKernel, Residual):
+    pass
+
+
+class CompiledLocalNetworks(LocalKernel, LocalNetworks):
+    pass
+
+
+COMPILED: dict[type[nn.Module], type[nn.Module]] = {
+    Conv: CompiledConv,
+    Residual: CompiledResidual,
+    LocalNetworks: CompiledLocalNetworks,
+}
+
+
+def with_kernels(model: M) -> M:
+    """The same model with every module in its compiled form, or as it is without a compiler."""
+    if winograd.compiled() is not None and residual_chain.compiled() is not None:
+        for module in model.modules():
+            module.__class__ = COMPILED.get(type(module), type(module))
+    return model

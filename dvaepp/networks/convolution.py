@@ -1,0 +1,31 @@
+"""Convolutions that keep, halve or double a map."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import conv2d, conv_transpose2d
+
+from dvaepp.networks.dense import TRUNCATED_SD
+
+
+class Conv(nn.Module):
+    """A convolution of odd kernel size that keeps ("") halves ("d") or doubles ("u") the map."""
+
+    def __init__(
+        self, inputs: int, outputs: int, kernel: int = 3, resize: str = "", generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        self.kernel, self.resize = kernel, resize
+        shape = (inputs, outputs) if resize == "u" else (outputs, inputs)
+        self.weight = nn.Parameter(torch.empty(*shape, kernel, kernel, dtype=torch.float32))
+        self.bias = nn.Parameter(torch.zeros(outputs, dtype=torch.float32))
+        # A pixel of a doubled map gathers a quarter of the taps.
+        sd = math.sqrt((4 if resize == "u" else 1) / (inputs * kernel**2)) / TRUNCATED_SD
+        nn.init.trunc_normal_(self.weight, std=sd, a=-2 * sd, b=2 * sd, generator=generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        padding = self.kernel // 2
+        if self.resize == "u":
+            return conv_transpose2d(x, self.weight, self.bias, stride=2, padding=padding, output_padding=1)
+        return conv2d(x, self.weight, self.bias, stride=2 if self.resize == "d" else 1, padding=padding)
