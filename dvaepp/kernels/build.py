@@ -1,4 +1,4 @@
-"""Small C files that sit beside the modules they speed up: built once into the user's cache, or done without.
+"""Compile, cache and load the C files of this folder.
 
 They need a C compiler and nothing else; without one, or with DVAEPP_KERNEL=off, callers take their plain path in
 torch, which costs speed and never correctness.
@@ -25,7 +25,6 @@ logger = logging.getLogger(__name__)
 
 FLAGS = ["-O3", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC", "-std=gnu11"]
 NATIVE = ["-march=native", "-mprefer-vector-width=512"]  # the second is x86's; tried without if refused
-HEADERS = Path(__file__).parent
 
 Array = Tensor | Sequence[Tensor | None] | None
 
@@ -33,17 +32,35 @@ Array = Tensor | Sequence[Tensor | None] | None
 @functools.cache
 def library(source: Path) -> ctypes.CDLL | None:
     """The functions of a C file, compiled on first use; None where that is impossible or switched off."""
-    if os.environ.get("DVAEPP_KERNEL", "").lower() in ("off", "0"):
+    if switched_off():
         return None
-    compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
+    compiler = find_compiler()
     if compiler is None:
-        logger.info("no C compiler found: %s runs in plain torch, several times slower", source.stem)
+        _say_once("no C compiler found (cc, gcc, clang or $CC)")
         return None
     try:
         return ctypes.CDLL(str(_build(compiler, source)))
     except (OSError, subprocess.SubprocessError) as error:
-        logger.info("%s could not be compiled (%s): plain torch takes its place", source.name, error)
+        _say_once(f"{source.name} could not be compiled ({error})")
         return None
+
+
+def switched_off() -> bool:
+    return os.environ.get("DVAEPP_KERNEL", "").lower() in ("off", "0")
+
+
+def find_compiler() -> str | None:
+    return shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
+
+
+@functools.cache
+def _say_once(reason: str) -> None:
+    """One visible line for each reason; Python shows warnings of a logger even where logging was not set up."""
+    logger.warning(
+        "dvaepp: %s: plain torch takes its place, with the same results and up to several times slower; "
+        "`dvaepp doctor` tells more, DVAEPP_KERNEL=off says nothing",
+        reason,
+    )
 
 
 def call(function: Callable[..., int], job: ctypes.Structure, **arrays: Array) -> None:
@@ -70,34 +87,56 @@ def _address(tensor: Tensor) -> int:
 
 
 def _build(compiler: str, source: Path) -> Path:
-    """Compile into the cache under a name that changes with source, compiler and processor."""
+    """The compiled file in the cache, under a name that changes with source, compiler and processor.
+
+    A file is loaded only if it has the digest that was noted when it was built: a truncated one would end the process
+    by a signal, with nothing for Python to catch.
+    """
     version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=30).stdout
-    headers = b"".join(h.read_bytes() for folder in (HEADERS, source.parent) for h in sorted(folder.glob("*.h")))
+    headers = b"".join(header.read_bytes() for header in sorted(source.parent.glob("*.h")))
     identity = [source.read_bytes(), headers, version, _processor(), repr(FLAGS + NATIVE).encode()]
     name = f"{source.stem}-{hashlib.sha256(b'|'.join(identity)).hexdigest()[:24]}.so"
-    folder = _cache()
-    target = folder / name
-    if target.exists():
+    folder = cache_folder()
+    target, noted = folder / name, folder / f"{name}.sha256"
+    if target.is_file() and noted.is_file() and noted.read_text() == _digest(target):
         return target
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        built = Path(scratch) / name
-        for native in (NATIVE, NATIVE[:1], []):
-            command = [compiler, *FLAGS, *native, f"-I{HEADERS}", str(source), "-o", str(built), "-lm"]
-            done = subprocess.run(command, capture_output=True, timeout=120)
-            if done.returncode == 0:
-                built.replace(target)  # atomic: another process sees all of it or none
-                return target
-    raise subprocess.SubprocessError(done.stderr.decode(errors="replace").strip().splitlines()[-1:])
+        built, note = Path(scratch) / name, Path(scratch) / noted.name
+        _compile(compiler, source, built)
+        note.write_text(_digest(built))
+        for made, place in ((built, target), (note, noted)):
+            with open(made, "rb") as file:
+                os.fsync(file.fileno())
+            made.replace(place)  # atomic: another process sees all of it or none
+    return target
 
 
-def _cache() -> Path:
-    """A folder that only this user can write: code is loaded from it."""
+def _compile(compiler: str, source: Path, built: Path) -> None:
+    for native in (NATIVE, NATIVE[:1], []):
+        command = [compiler, *FLAGS, *native, str(source), "-o", str(built), "-lm"]
+        done = subprocess.run(command, capture_output=True, timeout=120)
+        if done.returncode == 0:
+            return
+    raise subprocess.SubprocessError(" ".join(done.stderr.decode(errors="replace").split())[-200:])
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def cache_folder() -> Path:
+    """A folder that only this user can write, in folders that nobody else can swap: code is loaded from it."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(root) / "dvaepp" / "kernels"
+    folder = (Path(root) / "dvaepp" / "kernels").absolute()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     info = folder.stat()
     if info.st_uid != os.getuid() or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise OSError(f"{folder} can be written by others; chmod 700 it, or set XDG_CACHE_HOME")
+    for parent in folder.resolve().parents:
+        info = parent.stat()
+        shared = info.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not info.st_mode & stat.S_ISVTX
+        if info.st_uid not in (0, os.getuid()) or shared:
+            raise OSError(f"{parent}, above {folder}, can be changed by others; set XDG_CACHE_HOME to a folder of yours")
     return folder
 
 
