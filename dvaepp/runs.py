@@ -243,10 +243,10 @@ def evaluation_of(run_dir: Path | str) -> dict[str, Any]:
     found = evaluations.read(Path(run_dir))
     recipe = read_recipe(run_dir)
     saved = checkpoint.read(Path(run_dir) / "checkpoints", "best")
-    if found is None or not evaluations.belongs(found, _evaluated(recipe, _record(saved))):
-        state = "no evaluation" if found is None else f"an evaluation of another checkpoint ({evaluations.in_words(found)})"
-        raise OSError(f"{run_dir} has {state}; dvaepp evaluate {run_dir} makes one")
-    return found
+    if found is not None and evaluations.belongs(found, _evaluated(recipe, _record(saved))):
+        return found
+    other = "" if found is None else f" of this checkpoint, but one of another ({evaluations.in_words(found)})"
+    raise OSError(f"{run_dir} has no evaluation{other}; dvaepp evaluate {run_dir} makes one")
 
 
 def _evaluated(recipe: Recipe, record: dict[str, Any]) -> evaluations.Model:
@@ -331,9 +331,6 @@ class NotWritten(OSError):
     def __init__(self, error: OSError, result: dict[str, Any]) -> None:
         super().__init__(error.errno, f"the evaluation was made but not kept: {error.strerror or error}")
         self.result = result
-
-    def __str__(self) -> str:
-        return str(self.strerror)
 
 
 class NonFiniteResult(ValueError):

@@ -20,6 +20,7 @@ from dvaepp.files import append_durably, write_durably
 
 FILE, HISTORY = "evaluation.json", "evaluations.jsonl"
 DIGEST = "checkpoint_sha256"
+DEPTH = 20  # levels of JSON; an evaluation has four
 Record = dict[str, Any]
 
 
@@ -48,12 +49,21 @@ def read(folder: Path) -> Record | None:
 
 
 def parse(text: bytes) -> Record | None:
-    """A JSON object; None for anything else, however deeply nested."""
+    """A JSON object; None for anything else, and for one so deeply nested that nothing we write could be it."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return found if isinstance(found, dict) and _is_shallow(found) else None
+
+
+def _is_shallow(value: Any) -> bool:
+    """Walked level by level: a recursion would end where Python's does."""
+    level = [value]
+    for _ in range(DEPTH):
+        parts = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, (dict, list))]
+        level = [each for part in parts for each in part]
+    return not level
 
 
 def belongs(evaluation: Mapping[str, Any], model: Model) -> bool:
