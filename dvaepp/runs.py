@@ -308,7 +308,7 @@ def evaluate(
         estimates = in_pieces(x, estimate, seed=seed, device=device, advance=advance)[:, 0]
     result = _result(estimates, log_z, x[0].numel())
     _check_result(run_dir, estimates, result)
-    result |= {
+    result = evaluations.strict(result) | {
         "num_samples": num_samples,
         "num_images": len(x),
         "split": split,

@@ -66,6 +66,15 @@ def _is_shallow(value: Any) -> bool:
     return not level
 
 
+def strict(value: Any) -> Any:
+    """The same with None for numbers that are not finite, such as an R̂ of chains that never met: JSON has none."""
+    if isinstance(value, dict):
+        return {key: strict(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [strict(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def belongs(evaluation: Mapping[str, Any], model: Model) -> bool:
     """Whether an evaluation is of this model.
 

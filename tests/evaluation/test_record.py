@@ -156,6 +156,22 @@ def test_what_is_no_evaluation_is_replaced(text: str, run: Path) -> None:
     assert runs.evaluate(run, num_samples=1, say=quiet) == _kept(run)
 
 
+def test_diagnostics_that_are_not_finite_are_written_as_null(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Infinity is no JSON: other readers than Python's stop at it."""
+    estimate = runs.log_partition
+
+    def with_infinity(*arguments: Any, **options: Any) -> Any:
+        found = estimate(*arguments, **options)
+        return found._replace(diagnostics={"r_hat": math.inf, "effective_sample_size": 3.0, "warnings": ["x"]})
+
+    monkeypatch.setattr(runs, "log_partition", with_infinity)
+    result = runs.evaluate(run, num_samples=1, say=quiet)
+    for text in ((run / "evaluation.json").read_text(), (run / "evaluations.jsonl").read_text()):
+        assert json.loads(text, parse_constant=pytest.fail) == result
+    expected = {"r_hat": None, "effective_sample_size": 3.0, "warnings": ["x"]}
+    assert result["log_partition"]["diagnostics"] == expected
+
+
 # What is refused.
 
 
