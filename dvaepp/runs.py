@@ -329,7 +329,7 @@ class NotWritten(OSError):
     """An evaluation was made and could not be written; `result` is what it found."""
 
     def __init__(self, error: OSError, result: dict[str, Any]) -> None:
-        super().__init__(error.errno, f"the evaluation was made but not kept: {error.strerror or error}")
+        super().__init__(error.errno, f"evaluated, but {error.strerror or error}")
         self.result = result
 
 
