@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import tyro
 
-from dvaepp.errors import UsageError
+from dvaepp.errors import UsageError, to_stderr
 from dvaepp.version import __version__
 
 if TYPE_CHECKING:
@@ -96,30 +96,42 @@ def evaluate(
     device: Device = "cpu",
     debug: Debug = False,
 ) -> None:
-    """Importance-weighted log-likelihood of a run, with log Z and an error bar; writes evaluation.json into it."""
-    from json import dumps
-
+    """Importance-weighted log-likelihood of a run, with log Z and an error bar. evaluation.json keeps the best one of
+    the run's model: on the test set, then of more images, then with more samples; evaluations.jsonl has all of them."""
     from dvaepp import ranks, runs
 
     with ranks.joined(_device(device)) as device:
-        result = runs.evaluate(
-            run, split=split, num_samples=samples, limit=limit, beta=beta, data_dir=data_dir, device=device
-        )
         first = ranks.rank() == 0
-    if not first:
+        try:
+            result = runs.evaluate(
+                run, split=split, num_samples=samples, limit=limit, beta=beta, data_dir=data_dir, device=device
+            )
+        except runs.NotWritten as error:  # hours of work: shown although it cannot be kept
+            _print_evaluation(error.result, json)
+            raise
+    if first:
+        _print_evaluation(result, json)
+
+
+def _print_evaluation(result: dict[str, Any], as_json: bool) -> None:
+    from json import dumps
+
+    if as_json:
+        print(dumps(result, indent=1), flush=True)
         return
-    if json:
-        print(dumps(result, indent=1))
-        return
+    error = result["standard_error"]
+    shown = "nats, no error bar" if error is None else f"± {error:.2f} nats"
+    images = "one image" if result["num_images"] == 1 else f"{result['num_images']} images"
     print(
-        f"{result['dataset']} {split}: log p(x) = {result['log_likelihood']:.2f} ± {result['standard_error']:.2f} nats "
-        f"(K = {result['num_samples']}, {result['num_images']} images, {result['bits_per_dim']:.4f} bits per dimension)"
+        f"{result['dataset']} {result['split']}: log p(x) = {result['log_likelihood']:.2f} {shown} "
+        f"(K = {result['num_samples']}, {images}, {result['bits_per_dim']:.4f} bits per dimension)",
+        flush=True,
     )
     if partition := result["log_partition"]:
         error = partition["standard_error"]
-        print(f"log Z = {partition['value']:.3f} ± {error:.3f} ({partition['method']})")
+        print(f"log Z = {partition['value']:.3f} ± {error:.3f} ({partition['method']})", flush=True)
         for warning in partition["diagnostics"].get("warnings", []):
-            print(f"warning: {warning}", file=sys.stderr)
+            to_stderr(f"warning: {warning}")
 
 
 def encode(
@@ -134,10 +146,13 @@ def encode(
     debug: Debug = False,
 ) -> None:
     """Binary codes of a split, or of given images, as a bool array `bits` (images, units)."""
+    import io
+
     import numpy as np
 
     from dvaepp import runs
     from dvaepp.data import own
+    from dvaepp.files import write_durably
 
     trained = runs.load(run, device=_device(device))
     if images is not None:
@@ -145,8 +160,9 @@ def encode(
     else:
         x = runs.dataset_of(trained.recipe, data_dir).images(split)
     bits = runs.for_each(x, trained.encode).bool().cpu().numpy()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(out, bits=bits)
+    contents = io.BytesIO()
+    np.savez_compressed(contents, bits=bits)
+    write_durably(out, contents.getvalue())
     print(f"wrote {bits.shape[0]} codes of {bits.shape[1]} bits to {out}")
 
 
@@ -435,7 +451,7 @@ def reproduce(
     if dry_run:
         _dry_run(tasks, jobs)
         return
-    run(tasks, where=executor, jobs=jobs, root=root, say=lambda line: print(line, file=sys.stderr, flush=True))
+    run(tasks, where=executor, jobs=jobs, root=root, say=to_stderr)
     view.terminal(table, records.read(results, table))
 
 
@@ -513,12 +529,14 @@ def main(argv: list[str] | None = None) -> None:
 
 def _fail(error: BaseException) -> NoReturn:
     if isinstance(error, KeyboardInterrupt):
-        print("dvaepp: interrupted", file=sys.stderr)
+        to_stderr("dvaepp: interrupted")
         sys.exit(130)
-    message = " ".join(str(error).split()) or type(error).__name__
+    # our own messages about files are sentences already: the number of the error in front of them helps nobody
+    told = error.strerror if isinstance(error, OSError) and error.strerror and error.filename is None else str(error)
+    message = " ".join(told.split()) or type(error).__name__
     expected = isinstance(error, (ValueError, OSError))
     hint = "" if expected else f" ({type(error).__name__}; --debug shows the traceback)"
-    print(f"dvaepp: {message}{hint}", file=sys.stderr)
+    to_stderr(f"dvaepp: {message}{hint}")
     sys.exit(2 if isinstance(error, UsageError) else 1)
 
 

@@ -4,8 +4,12 @@ from pathlib import Path
 
 import pytest
 
+import dvaepp
 from dvaepp import __version__
 from dvaepp.cli import main
+from dvaepp.errors import visible
+from dvaepp.training import train
+from tests.training.toy import recipe, stripes
 
 
 @pytest.mark.parametrize("name", ["smoothing", "inverse-cdf"])
@@ -36,6 +40,30 @@ def test_a_failure_is_one_line_and_exits_with_1(tmp_path: Path, capsys: pytest.C
     assert _exit_code("figure", "smoothing", "--out", str(tmp_path / "file" / "x.png")) == 1
     error = capsys.readouterr().err
     assert error.startswith("dvaepp: ") and error.count("\n") == 1 and "file" in error
+
+
+def test_what_a_terminal_would_obey_is_shown_written_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Colours, a bell, text from right to left and bytes that are no letters, in the name of a folder."""
+    name = "a\x1b[31mred\x07\u202eb\udcff"
+    assert _exit_code("sample", str(tmp_path / name)) == 2
+    error = capsys.readouterr().err
+    shown = r"a\x1b[31mred\x07\u202eb\udcff"
+    assert error == f"dvaepp: {tmp_path}/{shown} is not a run directory: it has no recipe.json\n"
+
+
+def test_what_can_be_printed_stays_as_it_is() -> None:
+    text = "Größe 3 × 4, β = ∞ in 日本"
+    assert visible(text) == text and visible("a\tb\nc\\") == "a\\tb\\nc\\"
+
+
+def test_lines_said_while_working_are_written_out_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = recipe(stripes(tmp_path), steps=2)
+    run = train(made, tmp_path / "run\x1b]0;title\x07")
+    assert "stripes: 480 training images" in capsys.readouterr().err
+    (run / "checkpoints" / "best.json").write_text("damaged")
+    dvaepp.load(run)
+    error = capsys.readouterr().err
+    assert "run\\x1b]0;title\\x07" in error and "\x1b" not in error and error.count("\n") == 1
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:

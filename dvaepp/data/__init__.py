@@ -21,6 +21,7 @@ __all__ = [
     "check",
     "describe",
     "fetch",
+    "files",
     "image_shape",
     "load",
     "names",
@@ -43,6 +44,12 @@ def image_shape(name: str) -> tuple[int, int, int]:
     """Channels, height and width of a data set's images, without reading them."""
     shape: tuple[int, int, int] = _member(name).SHAPE
     return shape
+
+
+def files(name: str) -> list[File]:
+    """The files of a data set, each with the forms that it may lie in."""
+    needed: list[File] = _member(name).FILES
+    return needed
 
 
 def sizes(name: str) -> tuple[int, int, int]:

@@ -68,7 +68,7 @@ def of_run(
 ) -> Record:
     """The record of a run that was trained and evaluated, from the JSON in its folder."""
     recipe = runs.read_recipe(folder)
-    evaluation = json.loads((folder / "evaluation.json").read_text())
+    evaluation = runs.evaluation_of(folder)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     kept = ("step", "validation_bound", "validation_kl", "validation_log_likelihood", "log_z")
     validation = [{key: line[key] for key in kept if key in line} for line in lines if "validation_bound" in line]
