@@ -101,16 +101,16 @@ def evaluate(
     from dvaepp import ranks, runs
 
     with ranks.joined(_device(device)) as device:
-        first = ranks.rank() == 0
-        try:
-            result = runs.evaluate(
-                run, split=split, num_samples=samples, limit=limit, beta=beta, data_dir=data_dir, device=device
-            )
-        except runs.NotWritten as error:  # hours of work: shown although it cannot be kept
-            _print_evaluation(error.result, json)
-            raise
-    if first:
-        _print_evaluation(result, json)
+        runs.evaluate(
+            run,
+            split=split,
+            num_samples=samples,
+            limit=limit,
+            beta=beta,
+            data_dir=data_dir,
+            device=device,
+            show=lambda result: _print_evaluation(result, json),
+        )
 
 
 def _print_evaluation(result: dict[str, Any], as_json: bool) -> None:

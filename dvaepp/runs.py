@@ -281,15 +281,16 @@ def evaluate(
     device: str = "cpu",
     seed: int = 0,
     show_progress: bool | None = None,
+    show: Callable[[dict[str, Any]], None] = lambda result: None,
     say: Callable[[str], None] | None = None,
     **log_z_options: Any,
 ) -> dict[str, Any]:
     """Importance-weighted log-likelihood of a run, with log Z and its error folded in.
 
-    `num_samples` and `beta` ("inf" or "training") are the recipe's unless given. The result is added to
-    `evaluations.jsonl`, and becomes `evaluation.json` unless that holds a better one of the same model
+    `num_samples` and `beta` ("inf" or "training") are the recipe's unless given. The result is handed to `show` as soon
+    as it is there, before anything is written. Then it is added to `evaluations.jsonl`, and becomes `evaluation.json` unless that holds a better one of the same model
     (see `evaluation.record`); `say` is told which. Raises NonFiniteResult and writes nothing where there is no finite
-    result, and NotWritten, which carries the result, where it cannot be written.
+    result, and NotWritten where it cannot be written.
     """
     say = say or to_stderr
     trained = load(run_dir, device=device, say=say)
@@ -334,16 +335,18 @@ def evaluate(
         evaluations.DIGEST: trained.record[evaluations.DIGEST],
     }
     if first:
-        _keep(Path(run_dir), result, _evaluated(recipe, trained.record), say)
+        try:
+            show(result)
+        finally:  # it may have taken hours: it is kept although nobody could be shown it
+            _keep(Path(run_dir), result, _evaluated(recipe, trained.record), say)
     return result
 
 
 class NotWritten(OSError):
-    """An evaluation was made and could not be written; `result` is what it found."""
+    """An evaluation was made and could not be written."""
 
-    def __init__(self, error: OSError, result: dict[str, Any]) -> None:
+    def __init__(self, error: OSError) -> None:
         super().__init__(error.errno, f"evaluated, but {error.strerror or error}")
-        self.result = result
 
 
 class NonFiniteResult(ValueError):
@@ -354,7 +357,7 @@ def _keep(folder: Path, result: dict[str, Any], model: evaluations.Model, say: C
     try:
         line = evaluations.keep(folder, result, model).line
     except OSError as error:
-        raise NotWritten(error, result) from None
+        raise NotWritten(error) from None
     if line:
         say(line)
 

@@ -282,7 +282,13 @@ def test_a_result_that_cannot_be_written_is_shown_all_the_same(
     assert {path: path.read_bytes() for path in run.glob("evaluation*")} == before
 
 
-def test_a_result_is_written_before_it_is_printed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_is_shown_before_it_is_written(run: Path) -> None:
+    seen: list[bool] = []
+    runs.evaluate(run, num_samples=3, say=quiet, show=lambda result: seen.append((run / "evaluation.json").exists()))
+    assert seen == [False] and (run / "evaluation.json").exists()
+
+
+def test_a_result_that_cannot_be_shown_is_written_all_the_same(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever closed the pipe that it is printed to finds it in the run."""
 
     def closed(*_: object, **__: object) -> None:
