@@ -34,7 +34,7 @@ class Record(BaseModel):
     num_samples: int
     num_images: int
     split: str
-    beta: float | str
+    beta: float | list[float] | str
     log_likelihood: float
     standard_error: float
     bits_per_dim: float
