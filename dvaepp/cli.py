@@ -399,9 +399,12 @@ def reproduce(
     from dvaepp.reproduction import show as view
     from dvaepp.reproduction.reproduce import run
 
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
     chosen = plan.chosen_cells(table, cells)
     if show:
-        found = records.read(results, table)
+        found = records.read(results, table, say)
         if out is None:
             view.terminal(table, found)
         elif out.suffix == ".md":
@@ -431,8 +434,8 @@ def reproduce(
     if dry_run:
         _dry_run(tasks, jobs)
         return
-    run(tasks, where=executor, jobs=jobs, root=root, say=lambda line: print(line, file=sys.stderr, flush=True))
-    view.terminal(table, records.read(results, table))
+    run(tasks, where=executor, jobs=jobs, root=root, say=say)
+    view.terminal(table, records.read(results, table, say))
 
 
 def _dry_run(tasks: "Sequence[Task]", jobs: int) -> None:
