@@ -133,13 +133,13 @@ def download(name: str, file: File, root: Path, roots: list[Path]) -> Found:
             except (OSError, ValueError) as error:  # requests' errors are OSErrors; pooch's for a bad URL, ValueErrors
                 failures.append(f"{url}: {_brief(error)}")
                 answered |= not _unreachable(error)
-    error = missing(name, file, roots, "; ".join(failures) or "no mirror is known")
-    raise error if answered or not failures else NoNetwork(f"no network: {error}; {OFFLINE}")
+    told = missing(name, file, roots, "; ".join(failures) or "no mirror is known")
+    raise told if answered or not failures else NoNetwork(f"no network: {told}; {OFFLINE}")
 
 
 def _unreachable(error: Exception) -> bool:
     """Whether no server was reached at all; one that refuses our encryption was."""
-    from requests import exceptions  # type: ignore[import-untyped]
+    from requests import exceptions
 
     nobody = (exceptions.ConnectionError, exceptions.Timeout, ConnectionError, TimeoutError)
     return isinstance(error, nobody) and not isinstance(error, exceptions.SSLError)
