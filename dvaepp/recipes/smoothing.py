@@ -54,7 +54,7 @@ def defaults(name: str) -> dict[str, Any]:
 def unknown(name: str, key: str) -> str:
     """The message that refuses a parameter which the member does not have."""
     names = list(defaults(name))
-    remedy = f"it takes {' and '.join(names)}, e.g. smoothing.{names[0]}={FORMS}" if names else "it takes none"
+    remedy = f"it takes {', '.join(names)}; e.g. smoothing.{names[0]}={FORMS}" if names else "it takes none"
     return f"{name} has no parameter {reprlib.repr(key)}: {remedy}"
 
 
