@@ -1,5 +1,6 @@
 """The command line: one function per command. torch is imported only by the commands that need it."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -231,9 +232,11 @@ def recipes(debug: Debug = False) -> None:
 
     from dvaepp.recipes import functions
 
-    for name, function in sorted(functions().items()):
+    known = functions()
+    width = max(map(len, known))
+    for name, function in sorted(known.items()):
         arguments = " ".join(f"{p.name}={p.default}" for p in signature(function).parameters.values())
-        print(f"{name:18} {(getdoc(function) or '').splitlines()[0]}\n{'':18} {arguments}")
+        print(f"{name:{width}} {(getdoc(function) or '').splitlines()[0]}\n{'':{width}} {arguments}")
 
 
 def show(
@@ -270,18 +273,25 @@ def data(
     from dvaepp import data as sets
 
     chosen = [name] if name else sets.names()
-    failures = 0
+    failures, offline = 0, False
     for each in chosen:
         if action == "list":
             print(f"{each:16} {sets.describe(each)}")
             continue
+        if offline and not sets.here(each, data_dir):
+            failures += 1
+            print(f"{each:16} not here", file=sys.stderr)
+            continue
         try:
             paths = (sets.fetch if action == "fetch" else sets.check)(each, data_dir)
-            print(f"{each:16} ok  {', '.join(str(p) for p in paths)}")
+            replaced = action == "check" and sets.stand_in(each, data_dir)
+            state = "stand-in, other pixels than the published file:" if replaced else "ok "
+            print(f"{each:16} {state} {', '.join(str(p) for p in paths)}")
         except (OSError, UsageError) as error:
             if name:
                 raise
             failures += 1
+            offline |= isinstance(error, sets.NoNetwork)
             print(f"{each:16} {' '.join(str(error).split())}", file=sys.stderr)
     if failures:
         raise OSError(f"{failures} of {len(chosen)} data sets failed")
@@ -390,7 +400,13 @@ def reproduce(
         Literal["paper", "small"], tyro.conf.arg(help="Small nets for Tables 3 and 5-8 on a laptop.")
     ] = "paper",
     executor: Annotated[
-        str, tyro.conf.arg(metavar="WHERE", help="local processes, dask-local, or dask://HOST:PORT.")
+        str,
+        tyro.conf.arg(
+            metavar="WHERE",
+            help="local processes; dask-local, a dask cluster here, closed to other users by TLS; "
+            "dask+tls://HOST:PORT, with the certificates of dask's configuration; or dask://HOST:PORT, through which "
+            "anybody who reaches that port can run code.",
+        ),
     ] = "local",
     jobs: Annotated[
         int | None, tyro.conf.arg(metavar="N", help="Cells at a time, one thread each; default: the cores.")
@@ -421,7 +437,7 @@ def reproduce(
 
     chosen = plan.chosen_cells(table, cells)
     if show:
-        found = records.read(results, table)
+        found = records.read(results, table, to_stderr)
         if out is None:
             view.terminal(table, found)
         elif out.suffix == ".md":
@@ -452,41 +468,42 @@ def reproduce(
         _dry_run(tasks, jobs)
         return
     run(tasks, where=executor, jobs=jobs, root=root, say=to_stderr)
-    view.terminal(table, records.read(results, table))
+    view.terminal(table, records.read(results, table, to_stderr))
 
 
 def _dry_run(tasks: "Sequence[Task]", jobs: int) -> None:
     from dvaepp.reproduction.estimate import seconds_per_step
     from dvaepp.reproduction.reproduce import pending, progress_of
+    from dvaepp.reproduction.supplies import without_data
 
     left = pending(tasks)
+    absent = without_data(left, lambda line: print(f"dvaepp: {line}", file=sys.stderr, flush=True))
     hours = 0.0
     measured: dict[str, float] = {}
     for task in tasks:
         if task not in left:
             print(f"{task.name}: done, {task.record_file.name}")
             continue
-        key = f"{task.cell} {task.size}"  # seeds and candidates take the same time
-        try:
-            if key not in measured:
-                measured[key] = seconds_per_step(task)
-        except OSError as error:
-            print(f"{task.name}: {task.recipe.training.steps} steps, time unknown ({' '.join(str(error).split())})")
+        if task.name in absent:
+            print(f"{task.name}: {task.recipe.training.steps} steps, time unknown: {absent[task.name]}")
             continue
+        # seeds and candidates take the same time, unless a candidate has another model
+        key = f"{task.cell} {task.recipe.model.model_dump_json()}"
+        if key not in measured:
+            measured[key] = seconds_per_step(task)
         begun = progress_of(task)
         own = measured[key] * (begun.steps - begun.step) / 3600
         hours += own
         at = f", from step {begun.step}" if begun.step else ""
         print(f"{task.name}: {begun.steps} steps{at}, {1e3 * measured[key]:.1f} ms each, {own:.2f} h")
+    unknown = f", and {len(absent)} of unknown time" if absent else ""
     print(
         f"{len(tasks) - len(left)} done, {len(left)} to run: {hours:.1f} h of training on one thread each, "
-        f"about {hours / jobs:.1f} h with {jobs} at a time; validation and evaluation come on top"
+        f"about {hours / jobs:.1f} h with {jobs} at a time{unknown}; validation and evaluation come on top"
     )
 
 
 def _cores() -> int:
-    import os
-
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -510,21 +527,52 @@ def main(argv: list[str] | None = None) -> None:
     """Parse, run, and turn a failure into one line: 2 for bad usage, 1 for a failure, 130 after SIGINT."""
     arguments = sys.argv[1:] if argv is None else argv
     debug = "--debug" in arguments
-    if arguments == ["--version"]:
-        print(f"dvaepp {__version__}")
-        return
     try:
-        tyro.extras.subcommand_cli_from_dict(
-            COMMANDS,
-            prog="dvaepp",
-            description="Generative models with binary latent variables (DVAE++, ICML 2018).",
-            args=arguments or ["--help"],
-            config=(tyro.conf.FlagCreatePairsOff,),
-        )
+        try:
+            _run(arguments)
+        finally:  # also after --help, which ends by SystemExit
+            sys.stdout.flush()  # here, where it is met quietly that nobody reads any more
+    except BrokenPipeError as error:
+        if debug:
+            raise
+        _quiet_end(error)
     except (Exception, KeyboardInterrupt) as error:
         if debug:
             raise
         _fail(error)
+
+
+def _run(arguments: list[str]) -> None:
+    if arguments == ["--version"]:
+        print(f"dvaepp {__version__}")
+        return
+    tyro.extras.subcommand_cli_from_dict(
+        COMMANDS,
+        prog="dvaepp",
+        description="Generative models with binary latent variables (DVAE++, ICML 2018).",
+        args=arguments or ["--help"],
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+
+
+def _quiet_end(error: BrokenPipeError) -> NoReturn:
+    """End without a word when nobody reads our output any more (`dvaepp recipes | head`), as other commands do."""
+    if not _unread():
+        _fail(error)  # another pipe was broken
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left has nowhere else to go
+    sys.exit(141)  # 128 + SIGPIPE
+
+
+def _unread() -> bool:
+    """Whether the reading end of standard output is closed."""
+    import select
+
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
+    except (AttributeError, OSError, ValueError):  # no poll on this system, or standard output is no file
+        return False
 
 
 def _fail(error: BaseException) -> NoReturn:

@@ -288,9 +288,9 @@ def evaluate(
     """Importance-weighted log-likelihood of a run, with log Z and its error folded in.
 
     `num_samples` and `beta` ("inf" or "training") are the recipe's unless given. The result is handed to `show` as soon
-    as it is there, before anything is written. Then it is added to `evaluations.jsonl`, and becomes `evaluation.json` unless that holds a better one of the same model
-    (see `evaluation.record`); `say` is told which. Raises NonFiniteResult and writes nothing where there is no finite
-    result, and NotWritten where it cannot be written.
+    as it is there, before anything is written. Then it is added to `evaluations.jsonl`, and becomes `evaluation.json`
+    unless that holds a better one of the same model (see `evaluation.record`); `say` is told which. Raises
+    NonFiniteResult and writes nothing where there is no finite result, and NotWritten where it cannot be written.
     """
     say = say or to_stderr
     trained = load(run_dir, device=device, say=say)

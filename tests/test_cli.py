@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -5,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import dvaepp
-from dvaepp import __version__
+from dvaepp import __version__, cli
 from dvaepp.cli import main
 from dvaepp.errors import visible
 from dvaepp.training import train
@@ -80,3 +81,52 @@ def test_help_does_not_import_torch() -> None:
     code = "import dvaepp.cli, sys\ntry: dvaepp.cli.main(['--help'])\nfinally: assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0 and "figure" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["recipes"],
+        ["data", "list"],
+        ["show", "demo"],
+        ["reproduce", "table2", "--show", "--results", "nowhere"],
+        ["reproduce", "--help"],
+        ["--version"],
+        [],
+    ],
+    ids=" ".join,
+)
+def test_a_reader_that_goes_away_is_met_quietly(command: list[str], tmp_path: Path) -> None:
+    """`dvaepp recipes | head`: no message and no traceback, not even from Python's own last flush."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "dvaepp", *command], stdout=write, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    os.close(write)
+    assert done.returncode in (1, 141)
+    assert not [
+        line for line in done.stderr.splitlines() if "Error" in line or "Traceback" in line or "dvaepp:" in line
+    ]
+
+
+def test_a_broken_pipe_of_another_kind_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(debug: bool = False) -> None:
+        raise BrokenPipeError("the pipe to a worker broke")
+
+    monkeypatch.setitem(cli.COMMANDS, "recipes", fail)
+    assert _exit_code("recipes") == 1
+    assert capsys.readouterr().err == "dvaepp: the pipe to a worker broke\n"
+
+
+def test_recipes_stand_in_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    """Descriptions and arguments begin in one column, right of the longest name."""
+    main(["recipes"])
+    lines = capsys.readouterr().out.splitlines()
+    names = [line.split()[0] for line in lines[::2]]
+    column = max(map(len, names)) + 1
+    assert len(names) > 10 and all(line[column - 1] == " " and line[column] != " " for line in lines)
+    assert all(line[:column].strip() == name for line, name in zip(lines[::2], names, strict=True))
+    assert not any(line[:column].strip() for line in lines[1::2])
