@@ -35,13 +35,13 @@ def ais(
     prior.check()
     device = prior.couplings().bias.device
     noise = Noise(generator, device)
-    engine = BlockGibbs(prior, num_chains, base_from_pilot(prior, noise))
+    engine = BlockGibbs(prior, num_chains, base_from_pilot(prior, noise), exact_energies=True)
     engine.draw_base(noise)
     log_w = torch.zeros(num_chains, dtype=torch.float64, device=device)
     with progress("log Z by AIS", num_temperatures, show_progress) as advance:
         for k in range(1, num_temperatures + 1):
             log_w += engine.gap() / num_temperatures
-            engine.sweep(noise, torch.full((num_chains,), k / num_temperatures, device=device))
+            engine.sweep(noise, torch.full_like(log_w, k / num_temperatures))
             advance(1)
     mean = torch.logsumexp(log_w, 0) - math.log(num_chains)
     ratio = (log_w - mean).exp()  # w / mean(w)

@@ -49,7 +49,7 @@ class Tempering:
         if num_replicas < 1:
             raise UsageError(f"num_replicas must be at least 1, got {num_replicas}")
         self.num_replicas, self.num_levels = num_replicas, len(ladder)
-        self.engine = BlockGibbs(prior, num_replicas * len(ladder), base_logits)
+        self.engine = BlockGibbs(prior, num_replicas * len(ladder), base_logits, exact_energies=True)
         self.noise = noise
         self.ladder = np.array(ladder, dtype=np.float64)
         self.row_of = np.tile(np.arange(self.num_levels), (num_replicas, 1))
@@ -89,8 +89,7 @@ class Tempering:
 
     def _set_scale(self) -> None:
         """β of each row, where the engine reads it."""
-        scale = torch.from_numpy(self.ladder[self.level_of].reshape(-1).astype(np.float32))
-        self.scale = scale.to(self.engine.device)
+        self.scale = torch.from_numpy(self.ladder[self.level_of].reshape(-1)).to(self.engine.device)
 
     def _count_round_trips(self) -> None:
         """A row makes a round trip when it is at β = 1 again after it has been at β = 0."""
