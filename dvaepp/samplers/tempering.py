@@ -64,6 +64,12 @@ class Tempering:
         self._been_bottom_since = self._been_top.copy()
         self.engine.draw_base(noise)
 
+    def start_from(self, states: Tensor) -> None:
+        """Replace every chain by one of the given states, taken in turn, first for the prior's own level."""
+        place = np.arange(self.num_replicas)[:, None] + self.num_replicas * (self.num_levels - 1 - self.level_of)
+        rows = torch.from_numpy(place.reshape(-1) % len(states))
+        self.engine.set_states(states.to(self.engine.device)[rows.to(self.engine.device)])
+
     def sweep(self) -> Array:
         """One Gibbs sweep of every chain, then swaps; returns D by level after the swaps, (replicas, T) float64."""
         self.engine.sweep(self.noise, self.scale)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dvaepp.log_partition import LogPartition, ais, exact, log_partition, tempering
-from dvaepp.log_partition.tempering import bennett, effective_sample_size, split_r_hat
+from dvaepp.log_partition.tempering import bennett
 from dvaepp.priors import RBM, BoltzmannMachine, to_bqm
 from tests.samplers.states import log_weights
 
@@ -158,16 +158,8 @@ def test_bennett_recovers_a_known_difference() -> None:
     mean, variance = 2.0, 1.5
     noise = torch.randn(2000, 40, 2, generator=g, dtype=torch.float64) * variance**0.5
     gaps = mean + noise + torch.tensor([0.0, variance])
-    value, error = bennett(gaps, torch.tensor([0.0, 1.0], dtype=torch.float64))
+    value, error, _ = bennett(gaps, torch.tensor([0.0, 1.0], dtype=torch.float64))
     assert abs(value - (mean + variance / 2)) < 4 * error < 0.05
-
-
-def test_diagnostics_see_separated_chains() -> None:
-    g = torch.Generator().manual_seed(0)
-    mixed = torch.randn(500, 16, generator=g, dtype=torch.float64)
-    apart = mixed + 3 * torch.arange(16) % 2
-    assert split_r_hat(mixed) < 1.01 and split_r_hat(apart) > 1.05
-    assert effective_sample_size(mixed) > 3000 and effective_sample_size(apart) < 200
 
 
 @pytest.mark.slow
