@@ -1,9 +1,9 @@
 """Does log Z hold for chains that start elsewhere? A check against modes that the usual start never finds.
 
-Tempering and annealing start from independent units and go where the chains go. A mode that is narrow, so that hardly
-any of these units lie in it, and deep, so that it carries most of Z, is found by no replica, and every diagnostic of the
-chains is perfect. Somebody who knows states of that mode can see it, and a trained model does know: samples of its
-posterior at images are states that training made probable. Given such states there are two tests.
+Tempering and annealing start from independent units. A mode may be narrow, so that no chain comes upon it from there,
+and yet so deep that it carries most of Z: every diagnostic of the chains is then perfect, and log Z is wrong. Somebody
+who knows states of that mode can see it, and a trained model knows some: the bits that its posterior gives to images are
+states that training made probable. Given such states there are two tests.
 
 A lower bound, without any sampling error. With I the largest block of independent units and C the others, each setting
 of C stands for a set of states of its own, so for any set S of distinct settings
@@ -73,8 +73,14 @@ def compare_starts(
     if num_sweeps is None:
         num_sweeps = max(10, estimate.diagnostics.get("num_sweeps", default_sweeps(prior.num_units)) // 4)
     bound = lower_bound(prior, _around(prior, states, generator))
-    options = {"num_sweeps": num_sweeps, "num_replicas": num_replicas, "show_progress": show_progress}
-    other = tempering(prior, generator, initial=states, **options)
+    other = tempering(
+        prior,
+        generator,
+        num_sweeps=num_sweeps,
+        num_replicas=num_replicas,
+        initial=states,
+        show_progress=show_progress,
+    )
     comparison = StartComparison(bound, other.value, other.standard_error, [])
     return comparison._replace(warnings=_warnings(estimate, comparison, len(states)))
 

@@ -140,8 +140,10 @@ def bennett(gaps: Tensor, ladder: Tensor) -> Bennett:
             break
     influence = ((up - down) / slope).sum(-1)
     standard_error = (influence.mean(0).std() / math.sqrt(influence.shape[1])).item()
-    # neighbours whose samples share no value of D leave r_t unknown
-    return Bennett(r.sum().item(), standard_error if math.isfinite(standard_error) else math.inf, influence)
+    # the slope is the share of samples that lie where both neighbours can be: less than one of them leaves r_t unknown
+    if not math.isfinite(standard_error) or bool((slope * influence.numel() < 1).any()):
+        standard_error = math.inf
+    return Bennett(r.sum().item(), standard_error, influence)
 
 
 def _diagnostics(gaps: Tensor, found: Bennett, run: Tempering, num_sweeps: int) -> dict[str, Any]:
@@ -160,7 +162,9 @@ def _diagnostics(gaps: Tensor, found: Bennett, run: Tempering, num_sweeps: int) 
     if abs(drift) > MAX_DRIFT:
         warnings.append(f"log Z still drifts: the halves of the run differ by {abs(drift):.1f} standard errors; {more}")
     if run.round_trips < run.num_replicas:
-        warnings.append(f"only {run.round_trips} round trips between β = 0 and 1 by {run.num_replicas} replicas; {more}")
+        warnings.append(
+            f"only {run.round_trips} round trips between β = 0 and 1 by {run.num_replicas} replicas; {more}"
+        )
     needs_sweeps = bool(warnings)
     if min(swap_rates) < 0.1:
         warnings.append(f"neighbouring temperatures hardly swap: rate {min(swap_rates):.2f}; raise target_swap_rate")

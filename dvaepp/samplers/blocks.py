@@ -73,7 +73,9 @@ class BlockGibbs:
             origins = [whole] * len(conditionals)
         self.blocks: list[Block] = []
         for (out, weight, bias), origin, target, dtype in zip(conditionals, origins, targets, types, strict=True):
-            base = (bias if base_logits is None else base_logits[out]).float().contiguous()  # c is a float32 in all types
+            base = (
+                (bias if base_logits is None else base_logits[out]).float().contiguous()
+            )  # c is a float32 in all types
             delta = bias.double() - base.double()
             copied = None if origin.dtype == dtype else origin
             source = origin if copied is None else torch.empty_like(origin, dtype=dtype)

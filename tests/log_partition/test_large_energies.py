@@ -94,4 +94,7 @@ def test_energies_of_the_engine_are_exact_to_float64(weight: float, swept: bool)
     bias, matrix = (p.detach().numpy() for p in prior.couplings())
     wanted = z @ (bias - c.double().numpy()) + 0.5 * np.einsum("si,ij,sj->s", z, matrix, z)
     np.testing.assert_allclose(engine.gap().numpy(), wanted, rtol=1e-13, atol=1e-9)
-    assert [block.acc.dtype for block in engine.blocks] == [torch.float32 if weight < 1 else torch.float64, torch.float64]
+    assert [block.acc.dtype for block in engine.blocks] == [
+        torch.float32 if weight < 1 else torch.float64,
+        torch.float64,
+    ]
