@@ -2,8 +2,8 @@
 
 Tempering and annealing start from independent units. A mode may be narrow, so that no chain comes upon it from there,
 and yet so deep that it carries most of Z: every diagnostic of the chains is then perfect, and log Z is wrong. Somebody
-who knows states of that mode can see it, and a trained model knows some: the bits that its posterior gives to images are
-states that training made probable. Given such states there are two tests.
+who knows states of that mode can see it, and a trained model knows some: the bits that its posterior gives to images
+are states that training made probable. Given such states there are two tests.
 
 A lower bound, without any sampling error. With I the largest block of independent units and C the others, each setting
 of C stands for a set of states of its own, so for any set S of distinct settings

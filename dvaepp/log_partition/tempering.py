@@ -8,9 +8,9 @@ and log Z = Σ h(c) + Σ_t r_t with h(c) = log(1 + e^c) of the independent units
 so the error bar is taken over them: to first order replica m moves r_t by its share of the equation divided by the
 slope, summed over t before the variance is taken. That counts autocorrelation and what neighbours have in common.
 
-The run says whether it can be trusted (`diagnostics`): R-hat and the effective sample size of D at every temperature and
-of the summands of log Z itself, and whether the two halves of the run give the same log Z. All of it rests on what the
-chains have seen: a mode that no replica has entered leaves no trace, for which there is `starts`.
+The run says whether it can be trusted (`diagnostics`): R-hat and the effective sample size of D at every temperature
+and of the summands of log Z itself, and whether the two halves of the run give the same log Z. All of it rests on what
+the chains have seen: a mode that no replica has entered leaves no trace, and `starts` is the check for that.
 """
 
 import math
@@ -162,9 +162,8 @@ def _diagnostics(gaps: Tensor, found: Bennett, run: Tempering, num_sweeps: int) 
     if abs(drift) > MAX_DRIFT:
         warnings.append(f"log Z still drifts: the halves of the run differ by {abs(drift):.1f} standard errors; {more}")
     if run.round_trips < run.num_replicas:
-        warnings.append(
-            f"only {run.round_trips} round trips between β = 0 and 1 by {run.num_replicas} replicas; {more}"
-        )
+        trips = f"{run.round_trips} round trips between β = 0 and 1"
+        warnings.append(f"{run.num_replicas} replicas made only {trips}, fewer than one each; {more}")
     needs_sweeps = bool(warnings)
     if min(swap_rates) < 0.1:
         warnings.append(f"neighbouring temperatures hardly swap: rate {min(swap_rates):.2f}; raise target_swap_rate")

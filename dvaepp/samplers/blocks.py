@@ -73,9 +73,8 @@ class BlockGibbs:
             origins = [whole] * len(conditionals)
         self.blocks: list[Block] = []
         for (out, weight, bias), origin, target, dtype in zip(conditionals, origins, targets, types, strict=True):
-            base = (
-                (bias if base_logits is None else base_logits[out]).float().contiguous()
-            )  # c is a float32 in all types
+            # c is rounded to float32 for both types, so that all blocks and energies mean the same path
+            base = (bias if base_logits is None else base_logits[out]).float().contiguous()
             delta = bias.double() - base.double()
             copied = None if origin.dtype == dtype else origin
             source = origin if copied is None else torch.empty_like(origin, dtype=dtype)
