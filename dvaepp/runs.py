@@ -17,6 +17,7 @@ from dvaepp.evaluation import record as evaluations
 from dvaepp.evaluation.pieces import IMAGES_AT_ONCE, in_pieces
 from dvaepp.files import write_durably
 from dvaepp.log_partition import LogPartition, log_partition
+from dvaepp.log_partition.starts import with_starts
 from dvaepp.models.dvae import DVAE, Posterior, Prior
 from dvaepp.models.noise import Noise as BatchNoise
 from dvaepp.progress import progress
@@ -33,6 +34,7 @@ from dvaepp.training.schedules import smoothing_at
 from dvaepp.training.state import build_model
 
 FIG4 = 5  # images per sample of the global prior
+CHECKED_IMAGES = 256  # whose bits chains start from, to test log Z
 SAMPLING_SWEEPS = 300  # tempered sweeps from independent units to samples of a trained prior
 
 
@@ -310,6 +312,9 @@ def evaluate(
         generator = torch.Generator(device).manual_seed(seed)
         shown = show_progress if first else False
         log_z = log_partition(model.prior, "auto", generator, show_progress=shown, **log_z_options)
+        if log_z.method != "exact":  # bits of images are states that the prior should know
+            bits = trained.encode(x[:: math.ceil(len(x) / CHECKED_IMAGES)])
+            log_z = with_starts(model.prior, log_z, bits, generator, shown)
     smoothing = None if beta == "inf" else smoothing_at(recipe.smoothing, 1.0)
     value = ranks.from_first(log_z.value if log_z else 0.0)
 
@@ -396,7 +401,7 @@ def _result(estimates: Tensor, log_z: LogPartition | None, num_pixels: int) -> d
     several = len(estimates) > 1
     partition = None
     if log_z:
-        names = ("effective_sample_size", "r_hat", "round_trips", "num_sweeps", "warnings")
+        names = ("effective_sample_size", "r_hat", "round_trips", "num_sweeps", "starts", "warnings")
         kept = {name: log_z.diagnostics[name] for name in names if name in log_z.diagnostics}
         partition = {
             "value": log_z.value,

@@ -126,7 +126,7 @@ def partition(run: Run) -> list[Fact]:
     shown = numbers.with_error(value, error) if error else numbers.nats(value, 3)
     facts = [Fact("log Z", f"{shown} nats", found["method"])]
     names = {
-        "r_hat": ("R̂ of replicas", 4, "above 1.1 they disagree"),
+        "r_hat": ("R̂ of replicas", 4, "from 1.01 on they disagree"),
         "effective_sample_size": ("Effective samples", 0, ""),
         "round_trips": ("Round trips", 0, ""),
         "num_sweeps": ("Sweeps", 0, ""),
