@@ -18,7 +18,7 @@ class Noise:
         self.generator, self.shard = generator, shard
         self.kernel = kernel.load() if device.type == "cpu" else None
         if self.kernel is not None:
-            self.key = int(torch.randint(0, 2**63 - 1, (), generator=generator))
+            self.key = int(torch.randint(0, 2**63 - 1, (), generator=generator, device=device))
         self.step = 0
         self.threads = torch.get_num_threads()
 
