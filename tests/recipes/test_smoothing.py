@@ -63,7 +63,7 @@ def test_the_parameters_of_the_new_smoothing_may_be_given_in_any_order(order: in
     [
         (
             ["smoothing.name=logistic", "smoothing.beta=8"],
-            "logistic has no parameter 'beta': it takes scale, loc0, loc1;",
+            "logistic has no parameter 'beta': it takes scale, loc0, loc1",
         ),
         (["smoothing.scale=0.1"], "exponential has no parameter 'scale': it takes beta"),
         (["smoothing.start=5"], "exponential has no parameter 'start': it takes beta; e.g. smoothing.beta=NUMBER"),
