@@ -1,5 +1,6 @@
 """The command line: one function per command. torch is imported only by the commands that need it."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import tyro
 
-from dvaepp.errors import UsageError
+from dvaepp.errors import UsageError, to_stderr
 from dvaepp.version import __version__
 
 if TYPE_CHECKING:
@@ -96,30 +97,42 @@ def evaluate(
     device: Device = "cpu",
     debug: Debug = False,
 ) -> None:
-    """Importance-weighted log-likelihood of a run, with log Z and an error bar; writes evaluation.json into it."""
-    from json import dumps
-
+    """Importance-weighted log-likelihood of a run, with log Z and an error bar. evaluation.json keeps the best one of
+    the run's model: on the test set, then of more images, then with more samples; evaluations.jsonl has all of them."""
     from dvaepp import ranks, runs
 
     with ranks.joined(_device(device)) as device:
-        result = runs.evaluate(
-            run, split=split, num_samples=samples, limit=limit, beta=beta, data_dir=data_dir, device=device
+        runs.evaluate(
+            run,
+            split=split,
+            num_samples=samples,
+            limit=limit,
+            beta=beta,
+            data_dir=data_dir,
+            device=device,
+            show=lambda result: _print_evaluation(result, json),
         )
-        first = ranks.rank() == 0
-    if not first:
+
+
+def _print_evaluation(result: dict[str, Any], as_json: bool) -> None:
+    from json import dumps
+
+    if as_json:
+        print(dumps(result, indent=1), flush=True)
         return
-    if json:
-        print(dumps(result, indent=1))
-        return
+    error = result["standard_error"]
+    shown = "nats, no error bar" if error is None else f"± {error:.2f} nats"
+    images = "one image" if result["num_images"] == 1 else f"{result['num_images']} images"
     print(
-        f"{result['dataset']} {split}: log p(x) = {result['log_likelihood']:.2f} ± {result['standard_error']:.2f} nats "
-        f"(K = {result['num_samples']}, {result['num_images']} images, {result['bits_per_dim']:.4f} bits per dimension)"
+        f"{result['dataset']} {result['split']}: log p(x) = {result['log_likelihood']:.2f} {shown} "
+        f"(K = {result['num_samples']}, {images}, {result['bits_per_dim']:.4f} bits per dimension)",
+        flush=True,
     )
     if partition := result["log_partition"]:
         error = partition["standard_error"]
-        print(f"log Z = {partition['value']:.3f} ± {error:.3f} ({partition['method']})")
+        print(f"log Z = {partition['value']:.3f} ± {error:.3f} ({partition['method']})", flush=True)
         for warning in partition["diagnostics"].get("warnings", []):
-            print(f"warning: {warning}", file=sys.stderr)
+            to_stderr(f"warning: {warning}")
 
 
 def encode(
@@ -134,10 +147,13 @@ def encode(
     debug: Debug = False,
 ) -> None:
     """Binary codes of a split, or of given images, as a bool array `bits` (images, units)."""
+    import io
+
     import numpy as np
 
     from dvaepp import runs
     from dvaepp.data import own
+    from dvaepp.files import write_durably
 
     trained = runs.load(run, device=_device(device))
     if images is not None:
@@ -145,8 +161,9 @@ def encode(
     else:
         x = runs.dataset_of(trained.recipe, data_dir).images(split)
     bits = runs.for_each(x, trained.encode).bool().cpu().numpy()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(out, bits=bits)
+    contents = io.BytesIO()
+    np.savez_compressed(contents, bits=bits)
+    write_durably(out, contents.getvalue())
     print(f"wrote {bits.shape[0]} codes of {bits.shape[1]} bits to {out}")
 
 
@@ -215,9 +232,11 @@ def recipes(debug: Debug = False) -> None:
 
     from dvaepp.recipes import functions
 
-    for name, function in sorted(functions().items()):
+    known = functions()
+    width = max(map(len, known))
+    for name, function in sorted(known.items()):
         arguments = " ".join(f"{p.name}={p.default}" for p in signature(function).parameters.values())
-        print(f"{name:18} {(getdoc(function) or '').splitlines()[0]}\n{'':18} {arguments}")
+        print(f"{name:{width}} {(getdoc(function) or '').splitlines()[0]}\n{'':{width}} {arguments}")
 
 
 def show(
@@ -254,18 +273,25 @@ def data(
     from dvaepp import data as sets
 
     chosen = [name] if name else sets.names()
-    failures = 0
+    failures, offline = 0, False
     for each in chosen:
         if action == "list":
             print(f"{each:16} {sets.describe(each)}")
             continue
+        if offline and not sets.here(each, data_dir):
+            failures += 1
+            print(f"{each:16} not here", file=sys.stderr)
+            continue
         try:
             paths = (sets.fetch if action == "fetch" else sets.check)(each, data_dir)
-            print(f"{each:16} ok  {', '.join(str(p) for p in paths)}")
+            replaced = action == "check" and sets.stand_in(each, data_dir)
+            state = "stand-in, other pixels than the published file:" if replaced else "ok "
+            print(f"{each:16} {state} {', '.join(str(p) for p in paths)}")
         except (OSError, UsageError) as error:
             if name:
                 raise
             failures += 1
+            offline |= isinstance(error, sets.NoNetwork)
             print(f"{each:16} {' '.join(str(error).split())}", file=sys.stderr)
     if failures:
         raise OSError(f"{failures} of {len(chosen)} data sets failed")
@@ -374,7 +400,13 @@ def reproduce(
         Literal["paper", "small"], tyro.conf.arg(help="Small nets for Tables 3 and 5-8 on a laptop.")
     ] = "paper",
     executor: Annotated[
-        str, tyro.conf.arg(metavar="WHERE", help="local processes, dask-local, or dask://HOST:PORT.")
+        str,
+        tyro.conf.arg(
+            metavar="WHERE",
+            help="local processes; dask-local, a dask cluster here, closed to other users by TLS; "
+            "dask+tls://HOST:PORT, with the certificates of dask's configuration; or dask://HOST:PORT, through which "
+            "anybody who reaches that port can run code.",
+        ),
     ] = "local",
     jobs: Annotated[
         int | None, tyro.conf.arg(metavar="N", help="Cells at a time, one thread each; default: the cores.")
@@ -405,7 +437,7 @@ def reproduce(
 
     chosen = plan.chosen_cells(table, cells)
     if show:
-        found = records.read(results, table)
+        found = records.read(results, table, to_stderr)
         if out is None:
             view.terminal(table, found)
         elif out.suffix == ".md":
@@ -435,42 +467,43 @@ def reproduce(
     if dry_run:
         _dry_run(tasks, jobs)
         return
-    run(tasks, where=executor, jobs=jobs, root=root, say=lambda line: print(line, file=sys.stderr, flush=True))
-    view.terminal(table, records.read(results, table))
+    run(tasks, where=executor, jobs=jobs, root=root, say=to_stderr)
+    view.terminal(table, records.read(results, table, to_stderr))
 
 
 def _dry_run(tasks: "Sequence[Task]", jobs: int) -> None:
     from dvaepp.reproduction.estimate import seconds_per_step
     from dvaepp.reproduction.reproduce import pending, progress_of
+    from dvaepp.reproduction.supplies import without_data
 
     left = pending(tasks)
+    absent = without_data(left, lambda line: print(f"dvaepp: {line}", file=sys.stderr, flush=True))
     hours = 0.0
     measured: dict[str, float] = {}
     for task in tasks:
         if task not in left:
             print(f"{task.name}: done, {task.record_file.name}")
             continue
-        key = f"{task.cell} {task.size}"  # seeds and candidates take the same time
-        try:
-            if key not in measured:
-                measured[key] = seconds_per_step(task)
-        except OSError as error:
-            print(f"{task.name}: {task.recipe.training.steps} steps, time unknown ({' '.join(str(error).split())})")
+        if task.name in absent:
+            print(f"{task.name}: {task.recipe.training.steps} steps, time unknown: {absent[task.name]}")
             continue
+        # seeds and candidates take the same time, unless a candidate has another model
+        key = f"{task.cell} {task.recipe.model.model_dump_json()}"
+        if key not in measured:
+            measured[key] = seconds_per_step(task)
         begun = progress_of(task)
         own = measured[key] * (begun.steps - begun.step) / 3600
         hours += own
         at = f", from step {begun.step}" if begun.step else ""
         print(f"{task.name}: {begun.steps} steps{at}, {1e3 * measured[key]:.1f} ms each, {own:.2f} h")
+    unknown = f", and {len(absent)} of unknown time" if absent else ""
     print(
         f"{len(tasks) - len(left)} done, {len(left)} to run: {hours:.1f} h of training on one thread each, "
-        f"about {hours / jobs:.1f} h with {jobs} at a time; validation and evaluation come on top"
+        f"about {hours / jobs:.1f} h with {jobs} at a time{unknown}; validation and evaluation come on top"
     )
 
 
 def _cores() -> int:
-    import os
-
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -494,31 +527,64 @@ def main(argv: list[str] | None = None) -> None:
     """Parse, run, and turn a failure into one line: 2 for bad usage, 1 for a failure, 130 after SIGINT."""
     arguments = sys.argv[1:] if argv is None else argv
     debug = "--debug" in arguments
-    if arguments == ["--version"]:
-        print(f"dvaepp {__version__}")
-        return
     try:
-        tyro.extras.subcommand_cli_from_dict(
-            COMMANDS,
-            prog="dvaepp",
-            description="Generative models with binary latent variables (DVAE++, ICML 2018).",
-            args=arguments or ["--help"],
-            config=(tyro.conf.FlagCreatePairsOff,),
-        )
+        try:
+            _run(arguments)
+        finally:  # also after --help, which ends by SystemExit
+            sys.stdout.flush()  # here, where it is met quietly that nobody reads any more
+    except BrokenPipeError as error:
+        if debug:
+            raise
+        _quiet_end(error)
     except (Exception, KeyboardInterrupt) as error:
         if debug:
             raise
         _fail(error)
 
 
+def _run(arguments: list[str]) -> None:
+    if arguments == ["--version"]:
+        print(f"dvaepp {__version__}")
+        return
+    tyro.extras.subcommand_cli_from_dict(
+        COMMANDS,
+        prog="dvaepp",
+        description="Generative models with binary latent variables (DVAE++, ICML 2018).",
+        args=arguments or ["--help"],
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+
+
+def _quiet_end(error: BrokenPipeError) -> NoReturn:
+    """End without a word when nobody reads our output any more (`dvaepp recipes | head`), as other commands do."""
+    if not _unread():
+        _fail(error)  # another pipe was broken
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left has nowhere else to go
+    sys.exit(141)  # 128 + SIGPIPE
+
+
+def _unread() -> bool:
+    """Whether the reading end of standard output is closed."""
+    import select
+
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
+    except (AttributeError, OSError, ValueError):  # no poll on this system, or standard output is no file
+        return False
+
+
 def _fail(error: BaseException) -> NoReturn:
     if isinstance(error, KeyboardInterrupt):
-        print("dvaepp: interrupted", file=sys.stderr)
+        to_stderr("dvaepp: interrupted")
         sys.exit(130)
-    message = " ".join(str(error).split()) or type(error).__name__
+    # our own messages about files are sentences already: the number of the error in front of them helps nobody
+    told = error.strerror if isinstance(error, OSError) and error.strerror and error.filename is None else str(error)
+    message = " ".join(told.split()) or type(error).__name__
     expected = isinstance(error, (ValueError, OSError))
     hint = "" if expected else f" ({type(error).__name__}; --debug shows the traceback)"
-    print(f"dvaepp: {message}{hint}", file=sys.stderr)
+    to_stderr(f"dvaepp: {message}{hint}")
     sys.exit(2 if isinstance(error, UsageError) else 1)
 
 

@@ -2,28 +2,67 @@
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+REMEDIES = {
+    errno.ENOSPC: "free some space, then try again",
+    errno.EFBIG: "free some space, then try again",
+    errno.EDQUOT: "free some space, then try again",
+    errno.EACCES: "make the folder writable, then try again",
+    errno.EPERM: "make the folder writable, then try again",
+    errno.EIO: "check the disk, then try again",
+}
+OTHERWISE = "choose another path"  # a file where a folder should be, a folder of this name, a name that is too long
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Write beside `path`, flush to disk, rename: a failure leaves whatever was there before."""
+    """Write beside `path`, flush to disk, rename: a failure leaves whatever was there before.
+
+    What is there and is no ordinary file, such as /dev/stdout, is written to and never replaced.
+    """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(partial, "wb") as file:  # created under the user's umask
-            file.write(data)
-            file.flush()
+    with _told(path, len(data)):
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_bytes(data)
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(partial, "wb") as file:  # created under the user's umask
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+            sync(path.parent)
+        finally:
+            remove(partial)
+
+
+def append_durably(path: Path, data: bytes) -> None:
+    """Add to the end of a file and flush it to disk; a failure takes back what was added.
+
+    Two processes may do so at a time: each addition is one write at whatever the end then is.
+    """
+    with _told(path, len(data)), open(path, "ab", buffering=0) as file:
+        before = os.fstat(file.fileno()).st_size
+        try:
+            if file.write(data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(file.fileno())
-        partial.replace(path)
-        sync(path.parent)
+        except OSError:
+            os.ftruncate(file.fileno(), before)
+            raise
+
+
+@contextmanager
+def _told(path: Path, size: int) -> Iterator[None]:
+    """Name the file, its size and what to do about a failure to write it."""
+    try:
+        yield
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-        remedy = "free some space" if full else "make the folder writable"
-        raise OSError(
-            error.errno, f"cannot write {path} ({len(data)} bytes): {error.strerror}; {remedy}, then try again"
-        ) from None
-    finally:
-        remove(partial)
+        remedy = REMEDIES.get(error.errno or 0, OTHERWISE)
+        raise OSError(error.errno, f"cannot write {path} ({size} bytes): {error.strerror}; {remedy}") from None
 
 
 def remove(path: Path) -> None:

@@ -1,8 +1,6 @@
 """Run directories: load a trained model, evaluate it, look at it."""
 
-import json
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,26 +11,30 @@ from torch import Tensor, nn
 from dvaepp import ranks
 from dvaepp.data import Dataset, subset
 from dvaepp.data import load as load_data
-from dvaepp.errors import UsageError
+from dvaepp.errors import UsageError, to_stderr
 from dvaepp.evaluation import log_likelihood
+from dvaepp.evaluation import record as evaluations
 from dvaepp.evaluation.pieces import IMAGES_AT_ONCE, in_pieces
 from dvaepp.files import write_durably
 from dvaepp.log_partition import LogPartition, log_partition
+from dvaepp.log_partition.starts import with_starts
 from dvaepp.models.dvaepp import DVAE, Posterior, Prior
 from dvaepp.models.noise import Noise as BatchNoise
 from dvaepp.progress import progress
 from dvaepp.recipes import budget
-from dvaepp.recipes.schema import Recipe
+from dvaepp.recipes.schema import Convolutional, Recipe
 from dvaepp.samplers.blocks import base_from_pilot
 from dvaepp.samplers.noise import Noise
 from dvaepp.samplers.tempering import Tempering, adapt_ladder
 from dvaepp.smoothing.binary import Binary
 from dvaepp.training import checkpoint
 from dvaepp.training.bounds import Model
+from dvaepp.training.same_data import check_same_data
 from dvaepp.training.schedules import smoothing_at
 from dvaepp.training.state import build_model
 
 FIG4 = 5  # images per sample of the global prior
+CHECKED_IMAGES = 256  # whose bits chains start from, to test log Z
 SAMPLING_SWEEPS = 300  # tempered sweeps from independent units to samples of a trained prior
 
 
@@ -177,28 +179,57 @@ def load(
     run_dir: Path | str, *, which: str = "best", device: str = "cpu", say: Callable[[str], None] | None = None
 ) -> Trained:
     """The model of a run: its best checkpoint by validation, or its `last`; if damaged, another one, and `say` so."""
-    say = say or (lambda line: print(line, file=sys.stderr, flush=True))
     recipe = read_recipe(run_dir)
-    saved = checkpoint.read(Path(run_dir) / "checkpoints", which, device, say)
+    saved = checkpoint.read(Path(run_dir) / "checkpoints", which, device, say or to_stderr)
     try:
-        return Trained(_model(recipe, saved).to(device), recipe, saved.record)
+        return Trained(_model(recipe, saved).to(device), recipe, _record(saved))
     except (KeyError, TypeError, ValueError, RuntimeError, StopIteration) as error:
         reason = " ".join(str(error).split())[:200]
         raise OSError(f"the checkpoint in {run_dir} does not hold the model of its recipe.json: {reason}") from None
 
 
+def _record(saved: checkpoint.Checkpoint) -> dict[str, Any]:
+    """What a checkpoint says of itself, with the digest that evaluations refer to."""
+    return {**saved.record, evaluations.DIGEST: saved.digest}
+
+
 def _model(recipe: Recipe, saved: checkpoint.Checkpoint) -> Model:
-    shape, weights = tuple(map(int, saved.record["image_shape"])), checkpoint.under("model", saved.tensors)
+    weights = checkpoint.under("model", saved.tensors)
+    shape = _image_shape(recipe, saved.record["image_shape"], weights)
     budget.check(recipe, shape)
-    mean = weights["train_mean"].cpu() if "train_mean" in weights else torch.zeros(math.prod(shape))
+    mean = weights["train_mean"].cpu() if "train_mean" in weights else torch.zeros(math.prod(shape), dtype=torch.float32, device="cpu")
     model = build_model(recipe, mean.reshape(shape))
     model = model.to(next(value.dtype for value in weights.values() if value.is_floating_point()))
     model.load_state_dict(weights)
     return model
 
 
-def export(run_dir: Path | str, out: Path | str) -> Path:
-    """Copy a run's best model into a new folder without what only training needs; `load` takes it like a run."""
+def _image_shape(recipe: Recipe, stated: Any, weights: dict[str, Tensor]) -> tuple[int, int, int]:
+    """The shape that a checkpoint states, if its weights or its recipe bear it out.
+
+    It is checked before anything is made of it: a file of a few kilobytes may state any size.
+    """
+    whole = isinstance(stated, list) and len(stated) == 3 and all(type(n) is int and n > 0 for n in stated)
+    if not whole:
+        raise ValueError(f"image_shape {str(stated)[:60]} is not made of three whole positive numbers")
+    channels, height, width = stated
+    if isinstance(recipe.model, Convolutional):
+        side = recipe.model.image_size
+        fits = channels <= 3 and max(height, width) <= side
+        holds = f"takes at most 3 channels of {side} x {side}"
+    else:
+        pixels = weights["train_mean"].numel()
+        fits, holds = channels * height * width == pixels, f"has {pixels} pixels"
+    if not fits:
+        raise ValueError(f"image_shape {stated} cannot be: its model {holds}")
+    return channels, height, width
+
+
+def export(run_dir: Path | str, out: Path | str, *, say: Callable[[str], None] | None = None) -> Path:
+    """Copy a run's best model into a new folder without what only training needs; `load` takes it like a run.
+
+    Its evaluation goes along if it is of this very model.
+    """
     out = Path(out)
     if out.exists():
         raise UsageError(f"{out} is there already: choose another folder")
@@ -208,12 +239,33 @@ def export(run_dir: Path | str, out: Path | str) -> Path:
     kept = ("step", "dataset", "data_checksum", "image_shape", "version")
     record = {name: saved.record[name] for name in kept}
     out.mkdir(parents=True)
-    checkpoint.write(out / "checkpoints", weights, record, recipe.model_dump(mode="json"), best=True)
+    digest = checkpoint.write(out / "checkpoints", weights, record, recipe.model_dump(mode="json"), best=True)
     write_durably(out / "recipe.json", (recipe.model_dump_json(indent=1) + "\n").encode())
-    evaluation = Path(run_dir) / "evaluation.json"
-    if evaluation.is_file():
-        write_durably(out / "evaluation.json", evaluation.read_bytes())
+    found = evaluations.read(Path(run_dir))
+    if found is not None and evaluations.belongs(found, _evaluated(recipe, _record(saved))):
+        # the same weights, in a file without the rest of the checkpoint: only their digest is another
+        evaluations.write(out, {**found, evaluations.DIGEST: digest})
+    elif found is not None:
+        (say or to_stderr)(
+            f"{evaluations.FILE} is of another checkpoint ({evaluations.in_words(found)}) and was left out; "
+            f"dvaepp evaluate {out} makes one"
+        )
     return out
+
+
+def evaluation_of(run_dir: Path | str) -> dict[str, Any]:
+    """The evaluation of the model that a run has now, as `evaluate` wrote it; refuses that of another."""
+    found = evaluations.read(Path(run_dir))
+    recipe = read_recipe(run_dir)
+    saved = checkpoint.read(Path(run_dir) / "checkpoints", "best")
+    if found is not None and evaluations.belongs(found, _evaluated(recipe, _record(saved))):
+        return found
+    other = "" if found is None else f" of this checkpoint, but one of another ({evaluations.in_words(found)})"
+    raise OSError(f"{run_dir} has no evaluation{other}; dvaepp evaluate {run_dir} makes one")
+
+
+def _evaluated(recipe: Recipe, record: dict[str, Any]) -> evaluations.Model:
+    return evaluations.Model(record[evaluations.DIGEST], record, recipe.training.seed, recipe.evaluation.beta)
 
 
 def dataset_of(recipe: Recipe, data_dir: Path | str | None = None) -> Dataset:
@@ -231,18 +283,26 @@ def evaluate(
     device: str = "cpu",
     seed: int = 0,
     show_progress: bool | None = None,
+    show: Callable[[dict[str, Any]], None] = lambda result: None,
+    say: Callable[[str], None] | None = None,
     **log_z_options: Any,
 ) -> dict[str, Any]:
-    """Importance-weighted log-likelihood of a run, with log Z and its error folded in; writes `evaluation.json`.
+    """Importance-weighted log-likelihood of a run, with log Z and its error folded in.
 
-    `num_samples` and `beta` ("inf" or "training") are the recipe's unless given.
+    `num_samples` and `beta` ("inf" or "training") are the recipe's unless given. The result is handed to `show` as soon
+    as it is there, before anything is written. Then it is added to `evaluations.jsonl`, and becomes `evaluation.json`
+    unless that holds a better one of the same model (see `evaluation.record`); `say` is told which. Raises
+    NonFiniteResult and writes nothing where there is no finite result, and NotWritten where it cannot be written.
     """
-    trained = load(run_dir, device=device)
+    say = say or to_stderr
+    trained = load(run_dir, device=device, say=say)
     recipe, model = trained.recipe, trained.model
     num_samples = recipe.evaluation.samples if num_samples is None else num_samples
     if num_samples < 1 or (limit is not None and limit < 1):
         raise UsageError(f"samples and limit must be at least 1, got {num_samples} and {limit}")
     dataset = dataset_of(recipe, data_dir)
+    check_same_data(run_dir, trained.record, dataset, recipe.data)
+    _check_weights(run_dir, model)
     chosen = subset(len(dataset.split(split)), limit)
     x = dataset.images(split, chosen)
     beta = recipe.evaluation.beta if beta is None else beta
@@ -252,6 +312,9 @@ def evaluate(
         generator = torch.Generator(device).manual_seed(seed)
         shown = show_progress if first else False
         log_z = log_partition(model.prior, "auto", generator, show_progress=shown, **log_z_options)
+        if log_z.method != "exact":  # bits of images are states that the prior should know
+            bits = trained.encode(x[:: math.ceil(len(x) / CHECKED_IMAGES)])
+            log_z = with_starts(model.prior, log_z, bits, generator, shown)
     smoothing = None if beta == "inf" else smoothing_at(recipe.smoothing, 1.0)
     value = ranks.from_first(log_z.value if log_z else 0.0)
 
@@ -263,7 +326,8 @@ def evaluate(
     with progress(f"log p(x), K = {num_samples}", len(x), show_progress if first else False) as advance:
         estimates = in_pieces(x, estimate, seed=seed, device=device, advance=advance)[:, 0]
     result = _result(estimates, log_z, x[0].numel())
-    result |= {
+    _check_result(run_dir, estimates, result)
+    result = evaluations.strict(result) | {
         "num_samples": num_samples,
         "num_images": len(x),
         "split": split,
@@ -273,20 +337,71 @@ def evaluate(
         "recipe": recipe.name,
         "steps": trained.record["step"],
         "seed": recipe.training.seed,
+        evaluations.DIGEST: trained.record[evaluations.DIGEST],
     }
     if first:
-        write_durably(Path(run_dir) / "evaluation.json", (json.dumps(result, indent=1) + "\n").encode())
+        try:
+            show(result)
+        finally:  # it may have taken hours: it is kept although nobody could be shown it
+            _keep(Path(run_dir), result, _evaluated(recipe, trained.record), say)
     return result
 
 
+class NotWritten(OSError):
+    """An evaluation was made and could not be written."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(error.errno, f"evaluated, but {error.strerror or error}")
+
+
+class NonFiniteResult(ValueError):
+    """A log-likelihood or a log Z is infinite or no number."""
+
+
+def _keep(folder: Path, result: dict[str, Any], model: evaluations.Model, say: Callable[[str], None]) -> None:
+    try:
+        line = evaluations.keep(folder, result, model).line
+    except OSError as error:
+        raise NotWritten(error) from None
+    if line:
+        say(line)
+
+
+def _check_weights(run_dir: Path | str, model: Model) -> None:
+    """Before hours are spent on them."""
+    broken = [name for name, value in model.state_dict().items() if not bool(torch.isfinite(value).all())]
+    if broken:
+        raise NonFiniteResult(
+            f"{run_dir} has weights that are not finite ({', '.join(broken[:3])}; {len(broken)} tensors), so that its "
+            "log-likelihood is no number; train it again with a lower optimizer.learning_rate"
+        )
+
+
+def _check_result(run_dir: Path | str, estimates: Tensor, result: dict[str, Any]) -> None:
+    partition = result["log_partition"] or {"value": 0.0, "standard_error": 0.0}
+    if all(map(math.isfinite, (result["log_likelihood"], partition["value"], partition["standard_error"]))):
+        return
+    broken = int((~torch.isfinite(estimates)).sum())
+    log_z = f", log Z = {partition['value']} ± {partition['standard_error']}" if result["log_partition"] else ""
+    raise NonFiniteResult(
+        f"the log-likelihood of {run_dir} is {result['log_likelihood']}: {broken} of {len(estimates)} images have none "
+        f"that is finite{log_z}; nothing was written. More --samples may help, or --set training.precision=float64 and "
+        "a lower optimizer.learning_rate in training"
+    )
+
+
 def _result(estimates: Tensor, log_z: LogPartition | None, num_pixels: int) -> dict[str, Any]:
-    """Mean over images; its standard error adds that of log Z, which all images share."""
+    """Mean over images; its standard error adds that of log Z, which all images share.
+
+    One image says nothing about the spread over images: there the standard error is None, rather than that of log Z
+    alone or 0.
+    """
     mean = estimates.mean().item()
-    spread = estimates.std().item() / math.sqrt(len(estimates)) if len(estimates) > 1 else 0.0
     shared = log_z.standard_error if log_z else 0.0
+    several = len(estimates) > 1
     partition = None
     if log_z:
-        names = ("effective_sample_size", "r_hat", "round_trips", "num_sweeps", "warnings")
+        names = ("effective_sample_size", "r_hat", "round_trips", "num_sweeps", "starts", "warnings")
         kept = {name: log_z.diagnostics[name] for name in names if name in log_z.diagnostics}
         partition = {
             "value": log_z.value,
@@ -296,7 +411,7 @@ def _result(estimates: Tensor, log_z: LogPartition | None, num_pixels: int) -> d
         }
     return {
         "log_likelihood": mean,
-        "standard_error": math.hypot(spread, shared),
+        "standard_error": math.hypot(estimates.std().item() / len(estimates) ** 0.5, shared) if several else None,
         "bits_per_dim": -mean / (num_pixels * math.log(2)),
         "log_partition": partition,
     }

@@ -1,11 +1,16 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from dvaepp import __version__
+import dvaepp
+from dvaepp import __version__, cli
 from dvaepp.cli import main
+from dvaepp.errors import visible
+from dvaepp.training import train
+from tests.training.toy import recipe, stripes
 
 
 @pytest.mark.parametrize("name", ["smoothing", "inverse-cdf"])
@@ -38,6 +43,30 @@ def test_a_failure_is_one_line_and_exits_with_1(tmp_path: Path, capsys: pytest.C
     assert error.startswith("dvaepp: ") and error.count("\n") == 1 and "file" in error
 
 
+def test_what_a_terminal_would_obey_is_shown_written_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Colours, a bell, text from right to left and bytes that are no letters, in the name of a folder."""
+    name = "a\x1b[31mred\x07\u202eb\udcff"
+    assert _exit_code("sample", str(tmp_path / name)) == 2
+    error = capsys.readouterr().err
+    shown = r"a\x1b[31mred\x07\u202eb\udcff"
+    assert error == f"dvaepp: {tmp_path}/{shown} is not a run directory: it has no recipe.json\n"
+
+
+def test_what_can_be_printed_stays_as_it_is() -> None:
+    text = "Größe 3 × 4, β = ∞ in 日本"
+    assert visible(text) == text and visible("a\tb\nc\\") == "a\\tb\\nc\\"
+
+
+def test_lines_said_while_working_are_written_out_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = recipe(stripes(tmp_path), steps=2)
+    run = train(made, tmp_path / "run\x1b]0;title\x07")
+    assert "stripes: 480 training images" in capsys.readouterr().err
+    (run / "checkpoints" / "best.json").write_text("damaged")
+    dvaepp.load(run)
+    error = capsys.readouterr().err
+    assert "run\\x1b]0;title\\x07" in error and "\x1b" not in error and error.count("\n") == 1
+
+
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot write a figure"):
         main(["figure", "smoothing", "--debug", "--out", str(tmp_path / "x.nosuch")])
@@ -52,3 +81,52 @@ def test_help_does_not_import_torch() -> None:
     code = "import dvaepp.cli, sys\ntry: dvaepp.cli.main(['--help'])\nfinally: assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0 and "figure" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["recipes"],
+        ["data", "list"],
+        ["show", "demo"],
+        ["reproduce", "table2", "--show", "--results", "nowhere"],
+        ["reproduce", "--help"],
+        ["--version"],
+        [],
+    ],
+    ids=" ".join,
+)
+def test_a_reader_that_goes_away_is_met_quietly(command: list[str], tmp_path: Path) -> None:
+    """`dvaepp recipes | head`: no message and no traceback, not even from Python's own last flush."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "dvaepp", *command], stdout=write, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    os.close(write)
+    assert done.returncode in (1, 141)
+    assert not [
+        line for line in done.stderr.splitlines() if "Error" in line or "Traceback" in line or "dvaepp:" in line
+    ]
+
+
+def test_a_broken_pipe_of_another_kind_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(debug: bool = False) -> None:
+        raise BrokenPipeError("the pipe to a worker broke")
+
+    monkeypatch.setitem(cli.COMMANDS, "recipes", fail)
+    assert _exit_code("recipes") == 1
+    assert capsys.readouterr().err == "dvaepp: the pipe to a worker broke\n"
+
+
+def test_recipes_stand_in_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    """Descriptions and arguments begin in one column, right of the longest name."""
+    main(["recipes"])
+    lines = capsys.readouterr().out.splitlines()
+    names = [line.split()[0] for line in lines[::2]]
+    column = max(map(len, names)) + 1
+    assert len(names) > 10 and all(line[column - 1] == " " and line[column] != " " for line in lines)
+    assert all(line[:column].strip() == name for line, name in zip(lines[::2], names, strict=True))
+    assert not any(line[:column].strip() for line in lines[1::2])

@@ -59,7 +59,7 @@ class _Walk(ast.NodeVisitor):
             needed = {"device"}
         elif name in ("torch.get_default_dtype", "torch.get_default_device"):
             self.found.append(f"{node.lineno}: {name}")
-        if self.functions[-1] == "__init__":
+        if self.functions[-1] == "__init__" and needed != {"device"}:
             needed -= {"device"}
         if needed - given:
             self.found.append(f"{node.lineno}: {name} without {' and '.join(sorted(needed - given))}")

@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import dvaepp
 from dvaepp import runs
 from dvaepp.cli import main
 from dvaepp.errors import UsageError
+from tests.training.forks import Fork
 from tests.training.toy import halves
 
 
@@ -51,8 +54,11 @@ def test_evaluate_prints_and_writes_the_same_object(run: Path, capsys: pytest.Ca
     assert printed["bits_per_dim"] == pytest.approx(-printed["log_likelihood"] / (36 * math.log(2)))
     assert -15 < printed["log_likelihood"] < -5 and 0 < printed["standard_error"] < 2
     main(["evaluate", str(run), "--samples", "50", "--limit", "10", "--split", "validation", "--beta", "training"])
-    assert "10 images" in capsys.readouterr().out
-    assert isinstance(json.loads((run / "evaluation.json").read_text())["beta"], float)
+    shown = capsys.readouterr()
+    assert "10 images" in shown.out and "evaluation.json keeps the better one" in shown.err
+    assert json.loads((run / "evaluation.json").read_text()) == printed
+    lines = [json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines()]
+    assert lines[0] == printed and isinstance(lines[1]["beta"], float)
 
 
 def test_encode_sample_and_reconstruct(run: Path, images: Path, tmp_path: Path) -> None:
@@ -64,6 +70,31 @@ def test_encode_sample_and_reconstruct(run: Path, images: Path, tmp_path: Path) 
     for command in (["sample", str(run), "--rows", "2"], ["reconstruct", str(run), "--rows", "2"]):
         main([*command, "--out", str(tmp_path / "x.png")])
         assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_codes_on_a_full_disk_are_named_and_leave_the_old_file(run: Path, tmp_path: Path) -> None:
+    """No file may grow beyond 100 bytes; the codes take more."""
+    out = tmp_path / "bits.npz"
+    out.write_text("old")
+
+    def encode() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+        main(["encode", str(run), "--out", str(out)])
+
+    process = Fork(encode)
+    assert process.wait() == 1
+    expected = rf"dvaepp: cannot write {out} \(\d+ bytes\): File too large; free some space, then try again\n"
+    assert re.fullmatch(expected, process.text), process.text
+    assert [path.name for path in tmp_path.iterdir()] == ["bits.npz"] and out.read_text() == "old"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the device that is always full is Linux's")
+def test_codes_to_a_device_name_it_and_leave_it_a_device(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["encode", str(run), "--out", "/dev/full"])
+    error = capsys.readouterr().err
+    assert caught.value.code == 1 and "cannot write /dev/full" in error and "free some space" in error
+    assert Path("/dev/full").is_char_device()
 
 
 def test_load_gives_a_model_that_knows_its_data(run: Path) -> None:

@@ -11,20 +11,25 @@ from pathlib import Path
 from types import ModuleType
 
 from dvaepp.data import store
-from dvaepp.data.base import DataError, Dataset, File, subset
+from dvaepp.data.base import DataError, Dataset, File, NoNetwork, subset
 from dvaepp.errors import UsageError
 
 __all__ = [
     "DataError",
     "Dataset",
     "File",
+    "NoNetwork",
     "check",
     "describe",
     "fetch",
+    "files",
+    "here",
     "image_shape",
     "load",
     "names",
+    "obtain",
     "sizes",
+    "stand_in",
     "subset",
 ]
 
@@ -45,6 +50,12 @@ def image_shape(name: str) -> tuple[int, int, int]:
     return shape
 
 
+def files(name: str) -> list[File]:
+    """The files of a data set, each with the forms that it may lie in."""
+    needed: list[File] = _member(name).FILES
+    return needed
+
+
 def sizes(name: str) -> tuple[int, int, int]:
     """Training, validation and test images of a data set, without reading them."""
     found: tuple[int, int, int] = _member(name).SIZES
@@ -57,23 +68,42 @@ def load(name: str, data_dir: Path | str | None = None, path: Path | str | None 
         from dvaepp.data import own
 
         return own.load(store.expanded(path), Path(path).stem if name in names() else name)
-    member = _member(name)
-    roots = store.folders(data_dir)
-    found = []
-    with store.permitted():
-        for file in member.FILES:
-            held = store.held(file, roots)
-            found.append(
-                store.verified(name, held) if held else store.download(name, file, root=store.cache_dir(), roots=roots)
-            )
+    found = obtain(name, data_dir)
     try:
-        dataset: Dataset = member.read(found)
+        dataset: Dataset = _member(name).read(found)
         dataset.check()
     except (DataError, UsageError):
         raise
     except Exception as error:  # parsers and unpackers fail in many ways on files that are not what they should be
         raise store.unreadable(name, found, error) from error
     return replace(dataset, checksum=store.checksum(found))
+
+
+def obtain(name: str, data_dir: Path | str | None = None) -> list[store.Found]:
+    """The verified files of a data set, where they lie or downloaded into the cache; nothing is read of them yet."""
+    roots = store.folders(data_dir)
+    found = []
+    with store.permitted():
+        for file in _member(name).FILES:
+            held = store.held(file, roots)
+            found.append(
+                store.verified(name, held) if held else store.download(name, file, root=store.cache_dir(), roots=roots)
+            )
+    return found
+
+
+def here(name: str, data_dir: Path | str | None = None) -> bool:
+    """Whether all files of a data set lie in the data folders, intact or not: `load` would download nothing."""
+    roots = store.folders(data_dir)
+    with store.permitted():
+        return all(store.held(file, roots) for file in _member(name).FILES)
+
+
+def stand_in(name: str, data_dir: Path | str | None = None) -> bool:
+    """Whether what lies here is a stand-in: other pixels than the published file's."""
+    roots = store.folders(data_dir)
+    with store.permitted():
+        return any(item.form.stand_in for file in _member(name).FILES for item in store.held(file, roots))
 
 
 def fetch(name: str, data_dir: Path | str | None = None) -> list[Path]:

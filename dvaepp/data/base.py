@@ -28,6 +28,10 @@ class DataError(OSError):
     """A data file is missing, altered or unreadable; one line names it and the remedy."""
 
 
+class NoNetwork(DataError):
+    """A file is missing, and none of its servers could be reached."""
+
+
 @dataclass(frozen=True)
 class File:
     """A data file by its path below a data folder, its digest ("sha256:..." or "md5:...") and where to get it."""

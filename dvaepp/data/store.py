@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dvaepp.data import packed
-from dvaepp.data.base import DataError, File
+from dvaepp.data.base import DataError, File, NoNetwork
 from dvaepp.errors import UsageError
 from dvaepp.files import sync
 from dvaepp.progress import progress
 
 DOWNLOAD_LIMIT = 512 * 2**20  # bytes; CIFAR10's archive has 170 MB
+OFFLINE = "without a network `dvaepp train demo` works, and so do images of your own (--set data.path=FOLDER)"
 TIMEOUT = 30.0  # seconds without an answer from a server
 CHUNK = 2**18
 LONGEST_PATH = 1000  # letters; systems differ, and some take 1024 bytes
@@ -124,14 +125,24 @@ def missing(name: str, file: File, roots: list[Path], reason: str = "") -> DataE
 
 def download(name: str, file: File, root: Path, roots: list[Path]) -> Found:
     """Download the first form of `file` that any of its mirrors serves unaltered, into `root`."""
-    failures = []
+    failures, answered = [], False
     for form in file.forms:
         for url in form.urls:
             try:
                 return Found(form, _download(url, form, root), root)
             except (OSError, ValueError) as error:  # requests' errors are OSErrors; pooch's for a bad URL, ValueErrors
                 failures.append(f"{url}: {_brief(error)}")
-    raise missing(name, file, roots, "; ".join(failures) or "no mirror is known")
+                answered |= not _unreachable(error)
+    told = missing(name, file, roots, "; ".join(failures) or "no mirror is known")
+    raise told if answered or not failures else NoNetwork(f"no network: {told}; {OFFLINE}")
+
+
+def _unreachable(error: Exception) -> bool:
+    """Whether no server was reached at all; one that refuses our encryption was."""
+    from requests import exceptions
+
+    nobody = (exceptions.ConnectionError, exceptions.Timeout, ConnectionError, TimeoutError)
+    return isinstance(error, nobody) and not isinstance(error, exceptions.SSLError)
 
 
 def contents(found: list[Found]) -> list[bytes]:

@@ -5,6 +5,8 @@
 Images are encoded once; their share of the local networks is reused by every sample.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -23,7 +25,7 @@ def log_likelihood(
     num_samples: int,
     *,
     log_z: float = 0.0,
-    smoothing: Smoothing | None = None,
+    smoothing: Smoothing | Sequence[Smoothing] | None = None,
     generator: torch.Generator | None = None,
     rows: int = ROWS,
 ) -> Tensor:
@@ -39,7 +41,14 @@ def log_likelihood(
     return estimate - log_z if model.prior is not None else estimate
 
 
-def _log_weights(model: DVAE, x: Tensor, encoded: Encoded, k: int, smoothing: Smoothing | None, noise: Noise) -> Tensor:
+def _log_weights(
+    model: DVAE,
+    x: Tensor,
+    encoded: Encoded,
+    k: int,
+    smoothing: Smoothing | Sequence[Smoothing] | None,
+    noise: Noise,
+) -> Tensor:
     """log w up to log Z, (k, batch)."""
     q = Posterior(model, encoded.repeated(k), noise, smoothing, exact=True)
     drawn = model.top_down(q, k * len(x))

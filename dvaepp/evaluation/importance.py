@@ -7,7 +7,7 @@ its share of the encoders' first layers and the first group's logits, is compute
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from dvaepp.networks.dense import Affine, Dense
 from dvaepp.numerics import uniform
 from dvaepp.samplers.noise import Noise
 from dvaepp.smoothing.base import Smoothing
+from dvaepp.smoothing.groups import for_groups
 
 ROWS = 2048  # samples x images decoded at once: logits of 784 pixels then fit the cache
 CHUNK = 8  # samples whose noise is drawn together, whatever the block: its size then changes rounding only
@@ -32,7 +33,7 @@ def log_likelihood(
     num_samples: int,
     *,
     log_z: float = 0.0,
-    smoothing: Smoothing | None = None,
+    smoothing: Smoothing | Sequence[Smoothing] | None = None,
     generator: torch.Generator | None = None,
     rows: int = ROWS,
 ) -> Tensor:
@@ -63,9 +64,14 @@ class _LogWeights:
     """log w up to log Z for samples of the given images; samples and images share the rows of every matrix."""
 
     def __init__(
-        self, model: FeedForward, x: Tensor, smoothing: Smoothing | None, generator: torch.Generator | None
+        self,
+        model: FeedForward,
+        x: Tensor,
+        smoothing: Smoothing | Sequence[Smoothing] | None,
+        generator: torch.Generator | None,
     ) -> None:
-        self.model, self.x, self.smoothing, self.generator = model, x, smoothing, generator
+        self.model, self.x, self.generator = model, x, generator
+        self.smoothings = None if smoothing is None else for_groups(smoothing, len(model.group_sizes))
         self.encoders = [net.frozen() for net in model.encoders if isinstance(net, Dense)]
         self.decoder = _pixel_maps(model)
         networks = list(model.prior_networks) if model.prior is None else []
@@ -80,7 +86,7 @@ class _LogWeights:
         seeds = [_seed(self.generator, self.x.device) for _ in range(0, k, CHUNK)]
         chunks = [_Chunk(seed, self.x.device, min(CHUNK, k - CHUNK * c) * batch) for c, seed in enumerate(seeds)]
         z = self.x.new_empty(k * batch, self.model.num_units)
-        zeta = z if self.smoothing is None else torch.empty_like(z)
+        zeta = z if self.smoothings is None else torch.empty_like(z)
         log_q = self.x.new_zeros(k * batch)
         start = 0
         for a, (maps, size) in enumerate(zip(self.encoders, self.model.group_sizes, strict=True)):
@@ -92,9 +98,9 @@ class _LogWeights:
             group = slice(start, start + size)
             _threshold(chunks, logits, z[:, group])
             log_q += bernoulli.log_prob(z[:, group], logits)
-            if self.smoothing is not None:
+            if self.smoothings is not None:
                 rho = torch.cat([chunk.uniform(size) for chunk in chunks])
-                zeta[:, group] = smoothed(z[:, group], self.smoothing, rho)
+                zeta[:, group] = smoothed(z[:, group], self.smoothings[a], rho)
             start += size
         pixel_logits = _apply(self.decoder, zeta).view(k, batch, pixels)
         log_p_x = bernoulli.log_prob(self.x, pixel_logits)

@@ -8,10 +8,20 @@ from dvaepp.errors import UsageError
 from dvaepp.log_partition.ais import ais
 from dvaepp.log_partition.exact import exact, num_enumerated
 from dvaepp.log_partition.result import LogPartition
+from dvaepp.log_partition.starts import StartComparison, compare_starts, lower_bound
 from dvaepp.log_partition.tempering import tempering
 from dvaepp.priors.base import BoltzmannPrior
 
-__all__ = ["LogPartition", "ais", "exact", "log_partition", "tempering"]
+__all__ = [
+    "LogPartition",
+    "StartComparison",
+    "ais",
+    "compare_starts",
+    "exact",
+    "log_partition",
+    "lower_bound",
+    "tempering",
+]
 
 Method = Literal["auto", "exact", "ais", "tempering"]
 FEASIBLE = 2e9  # states x units that `auto` sums exactly: about half a minute
@@ -24,7 +34,9 @@ def log_partition(
 
     `exact` sums (float64, at most 24 units on the smaller side); `ais` anneals; `tempering` is the paper's; `auto` sums
     where that takes seconds and tempers otherwise. `options` go to the method: num_chains and num_temperatures for
-    `ais`; num_sweeps (100 000 in the paper), num_replicas and target_swap_rate for `tempering`; show_progress for all.
+    `ais`; num_sweeps (100 000 in the paper), num_replicas, target_swap_rate and initial for `tempering`; show_progress
+    for all. `diagnostics["warnings"]` says why an estimate cannot be trusted; `compare_starts` tests what no sampler
+    sees by itself (docs/log_partition.md).
     """
     if method not in get_args(Method):
         raise UsageError(f"method must be one of {', '.join(get_args(Method))}, got {method!r}")

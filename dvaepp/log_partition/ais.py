@@ -4,6 +4,10 @@
     log Z = log Z_0 + log E[w].
 
 E[w] is unbiased; its logarithm errs downwards, by half the squared standard error, when weights spread.
+
+The chains are independent, so the diagnostic is the effective sample size of their weights, (Σ w)² / Σ w². It tells how
+much of the spread is in few chains and so whether the error bar means anything. It cannot tell of weights that no chain
+has: chains which all miss a mode have even weights, a large effective sample size and a log Z that is too low.
 """
 
 import math
@@ -11,6 +15,7 @@ import math
 import torch
 
 from dvaepp.errors import UsageError
+from dvaepp.log_partition.diagnostics import MIN_EFFECTIVE_SAMPLES
 from dvaepp.log_partition.result import LogPartition
 from dvaepp.priors.base import BoltzmannPrior
 from dvaepp.progress import progress
@@ -35,21 +40,24 @@ def ais(
     prior.check()
     device = prior.couplings().bias.device
     noise = Noise(generator, device)
-    engine = BlockGibbs(prior, num_chains, base_from_pilot(prior, noise))
+    engine = BlockGibbs(prior, num_chains, base_from_pilot(prior, noise), exact_energies=True)
     engine.draw_base(noise)
     log_w = torch.zeros(num_chains, dtype=torch.float64, device=device)
     with progress("log Z by AIS", num_temperatures, show_progress) as advance:
         for k in range(1, num_temperatures + 1):
             log_w += engine.gap() / num_temperatures
-            engine.sweep(noise, torch.full((num_chains,), k / num_temperatures, device=device))
+            engine.sweep(noise, torch.full_like(log_w, k / num_temperatures))
             advance(1)
     mean = torch.logsumexp(log_w, 0) - math.log(num_chains)
     ratio = (log_w - mean).exp()  # w / mean(w)
     standard_error = (ratio.std() / math.sqrt(num_chains)).item()
     ess = (ratio.sum() ** 2 / (ratio**2).sum()).item()
     warnings = []
-    if ess < 0.1 * num_chains:
-        warnings.append(f"effective sample size {ess:.0f} of {num_chains}: raise num_temperatures")
+    if ess <= MIN_EFFECTIVE_SAMPLES:
+        # even weights of few chains ask for more of them, uneven ones for smaller steps between them
+        remedy = "num_chains" if ess > num_chains / 2 else "num_temperatures"
+        limit = f"not above {MIN_EFFECTIVE_SAMPLES:.0f}"
+        warnings.append(f"the weights of {num_chains} chains are worth {ess:.0f} samples, {limit}; raise {remedy}")
     diagnostics = {
         "effective_sample_size": ess,
         "log_weight_standard_deviation": log_w.std().item(),

@@ -23,14 +23,28 @@ def num_enumerated(prior: BoltzmannPrior) -> int:
     return prior.num_units - max(len(block) for block in prior.blocks())
 
 
+def split_units(prior: BoltzmannPrior) -> tuple[Tensor, Tensor]:
+    """The units C to enumerate and the units I, independent of each other, to sum analytically."""
+    blocks = prior.blocks()
+    largest = max(range(len(blocks)), key=lambda k: len(blocks[k]))
+    rest = [block for k, block in enumerate(blocks) if k != largest]
+    return torch.cat(rest) if rest else blocks[largest][:0], blocks[largest]
+
+
+def log_sums(prior: BoltzmannPrior, z: Tensor) -> Tensor:
+    """log Σ_{z_I} e^(-E) for settings z (settings, units of C) in float64."""
+    enumerated, summed = split_units(prior)
+    bias, matrix = (p.double() for p in prior.couplings())
+    field = bias[summed] + z @ matrix[enumerated][:, summed]
+    inside = _negative_energy(z, bias[enumerated], matrix[enumerated][:, enumerated])
+    return inside + torch.nn.functional.softplus(field, threshold=40.0).sum(1)
+
+
 @torch.no_grad()
 def exact(prior: BoltzmannPrior, show_progress: bool | None = None) -> LogPartition:
     """log Z in float64 to rounding; at most 24 enumerated units."""
     prior.check()
-    blocks = prior.blocks()
-    largest = max(range(len(blocks)), key=lambda k: len(blocks[k]))
-    summed = blocks[largest]
-    enumerated = torch.cat([b for k, b in enumerate(blocks) if k != largest] or [summed[:0]])
+    enumerated, summed = split_units(prior)
     n = len(enumerated)
     if n > MAX_UNITS:
         raise UsageError(
@@ -64,8 +78,8 @@ def _negative_energy(z: Tensor, bias: Tensor, matrix: Tensor) -> Tensor:
 
 def _states(bits: int, like: Tensor) -> Tensor:
     """All 2^bits states as rows."""
-    numbers = torch.arange(2**bits, device=like.device)
-    return (numbers[:, None] >> torch.arange(bits, device=like.device) & 1).to(like)
+    numbers = torch.arange(2**bits, dtype=torch.int64, device=like.device)
+    return (numbers[:, None] >> torch.arange(bits, dtype=torch.int64, device=like.device) & 1).to(like)
 
 
 def _bits(number: int, bits: int, like: Tensor) -> Tensor:

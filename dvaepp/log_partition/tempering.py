@@ -7,24 +7,31 @@ With samples x of D at β_t and y at β_{t+1}, Δ = β_{t+1} - β_t, the differe
 and log Z = Σ h(c) + Σ_t r_t with h(c) = log(1 + e^c) of the independent units at β = 0. The replicas are independent,
 so the error bar is taken over them: to first order replica m moves r_t by its share of the equation divided by the
 slope, summed over t before the variance is taken. That counts autocorrelation and what neighbours have in common.
+
+The run says whether it can be trusted (`diagnostics`): R-hat and the effective sample size of D at every temperature
+and of the summands of log Z itself, and whether the two halves of the run give the same log Z. All of it rests on what
+the chains have seen: a mode that no replica has entered leaves no trace, and `starts` is the check for that.
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dvaepp.errors import UsageError
+from dvaepp.log_partition.diagnostics import MAX_R_HAT, MIN_EFFECTIVE_SAMPLES, effective_sample_size, split_r_hat
 from dvaepp.log_partition.result import LogPartition
 from dvaepp.priors.base import BoltzmannPrior
 from dvaepp.progress import progress
 from dvaepp.samplers.blocks import base_from_pilot
 from dvaepp.samplers.noise import Noise
-from dvaepp.samplers.tempering import Tempering, adapt_ladder
+from dvaepp.samplers.tempering import Array, Tempering, adapt_ladder
 
-MAX_RECORDS = 2000  # per chain; longer runs are thinned
+MAX_RECORDS = 3000  # per chain; longer runs are thinned
+PATIENCE = 8  # a run of default length goes on to at most so many times that length until its diagnostics hold
+MAX_DRIFT = 4.0  # standard errors between the halves of a run; of 3000 runs of 32 good replicas one exceeds it
 
 
 def default_sweeps(num_units: int) -> int:
@@ -40,9 +47,15 @@ def tempering(
     num_sweeps: int | None = None,
     num_replicas: int = 32,
     target_swap_rate: float = 0.6,
+    initial: Tensor | None = None,
     show_progress: bool | None = None,
 ) -> LogPartition:
-    """Estimate log Z with an adapted ladder; a fifth of `num_sweeps` is made on top, to forget the start."""
+    """Estimate log Z with an adapted ladder; a fifth of `num_sweeps` is made on top, to forget the start.
+
+    Without `num_sweeps` the length suits the size and doubles, at most to eight times that, while diagnostics ask for
+    more sweeps. Chains start from independent units, or from the states `initial` (any number, units) in turn.
+    """
+    until_mixed = num_sweeps is None
     num_sweeps = default_sweeps(prior.num_units) if num_sweeps is None else num_sweeps
     if num_sweeps < 10 or num_replicas < 4:
         raise UsageError(f"tempering needs num_sweeps >= 10 and num_replicas >= 4, got {num_sweeps} and {num_replicas}")
@@ -51,23 +64,62 @@ def tempering(
     base = base_from_pilot(prior, noise)
     adapted = adapt_ladder(prior, base, noise, target_swap_rate=target_swap_rate)
     run = Tempering(prior, adapted.ladder, num_replicas, base, noise)
-    burn_in, thin = num_sweeps // 5, max(1, num_sweeps // MAX_RECORDS)
-    records = []
-    with progress(f"log Z by tempering, {run.num_levels} temperatures", burn_in + num_sweeps, show_progress) as advance:
-        for sweep in range(-burn_in, num_sweeps):
-            gap = run.sweep()
-            if sweep >= 0 and sweep % thin == 0:
-                records.append(gap)
+    if initial is not None:
+        prior.check_states(initial, "initial")
+        run.start_from(initial)
+    trace, longest = Trace(), PATIENCE * num_sweeps if until_mixed else num_sweeps
+    _advance(run, trace, num_sweeps + num_sweeps // 5, show_progress)
+    found = _estimate(run, trace, num_sweeps)
+    while found.diagnostics["needs_sweeps"] and 2 * num_sweeps <= longest:
+        _advance(run, trace, num_sweeps + num_sweeps // 5, show_progress)
+        num_sweeps *= 2
+        found = _estimate(run, trace, num_sweeps)
+    return found
+
+
+class Trace:
+    """D of every chain at every level, sweep by sweep; every other record is dropped whenever there are too many."""
+
+    def __init__(self) -> None:
+        self._records: list[Array] = []
+        self._sweeps, self._thin = 0, 1
+
+    def add(self, gap: Array) -> None:
+        if self._sweeps % self._thin == 0:
+            self._records.append(gap)
+        self._sweeps += 1
+        if len(self._records) > MAX_RECORDS:
+            self._records, self._thin = self._records[::2], 2 * self._thin
+
+    def after_burn_in(self) -> Tensor:
+        """All but the first sixth, (records, replicas, levels)."""
+        return torch.from_numpy(np.stack(self._records[len(self._records) // 6 :]))
+
+
+def _advance(run: Tempering, trace: Trace, num_sweeps: int, show_progress: bool | None) -> None:
+    with progress(f"log Z by tempering, {run.num_levels} temperatures", num_sweeps, show_progress) as advance:
+        for _ in range(num_sweeps):
+            trace.add(run.sweep())
             advance(1)
-    gaps = torch.from_numpy(np.stack(records))  # (records, replicas, levels)
-    value, standard_error = bennett(gaps, torch.from_numpy(run.ladder))
-    return LogPartition(
-        run.engine.log_base_z() + value, standard_error, "tempering", _diagnostics(gaps, run, num_sweeps)
-    )
 
 
-def bennett(gaps: Tensor, ladder: Tensor) -> tuple[float, float]:
-    """Σ_t r_t and its standard error from D samples (records, replicas, levels)."""
+def _estimate(run: Tempering, trace: Trace, num_sweeps: int) -> LogPartition:
+    gaps, ladder = trace.after_burn_in(), torch.from_numpy(run.ladder)
+    found = bennett(gaps, ladder)
+    diagnostics = _diagnostics(gaps, found, run, num_sweeps)
+    return LogPartition(run.engine.log_base_z() + found.value, found.standard_error, "tempering", diagnostics)
+
+
+class Bennett(NamedTuple):
+    """Σ_t r_t, its standard error, and by how much each record (records, replicas) moves it from the truth."""
+
+    value: float
+    standard_error: float
+    influence: Tensor
+
+
+def bennett(gaps: Tensor, ladder: Tensor) -> Bennett:
+    """Solve for every r_t by safeguarded Newton steps, given D (records, replicas, levels)."""
     delta = ladder.diff()
     below, above = gaps[..., :-1] * delta, gaps[..., 1:] * delta
     r = (below.mean((0, 1)) + above.mean((0, 1))) / 2  # thermodynamic integration starts Newton nearby
@@ -77,8 +129,7 @@ def bennett(gaps: Tensor, ladder: Tensor) -> tuple[float, float]:
     )
     for _ in range(100):
         up, down = torch.sigmoid(below - r), torch.sigmoid(r - above)
-        share = (up - down).mean(0)  # (replicas, pairs)
-        excess = share.mean(0)  # decreasing in r
+        excess = (up - down).mean((0, 1))  # decreasing in r
         low, high = torch.where(excess > 0, r, low), torch.where(excess > 0, high, r)
         slope = (up * (1 - up) + down * (1 - down)).mean((0, 1))
         newton = r + excess / slope
@@ -87,48 +138,59 @@ def bennett(gaps: Tensor, ladder: Tensor) -> tuple[float, float]:
         r = step
         if done:
             break
-    influence = (share / slope).sum(-1)
-    standard_error = influence.std() / math.sqrt(len(influence))
-    return r.sum().item(), standard_error.item()
+    influence = ((up - down) / slope).sum(-1)
+    standard_error = (influence.mean(0).std() / math.sqrt(influence.shape[1])).item()
+    # the slope is the share of samples that lie where both neighbours can be: less than one of them leaves r_t unknown
+    if not math.isfinite(standard_error) or bool((slope * influence.numel() < 1).any()):
+        standard_error = math.inf
+    return Bennett(r.sum().item(), standard_error, influence)
 
 
-def _diagnostics(gaps: Tensor, run: Tempering, num_sweeps: int) -> dict[str, Any]:
-    r_hats = [split_r_hat(gaps[..., level]) for level in range(gaps.shape[-1])]
-    ess = effective_sample_size(gaps[..., -1])
+def _diagnostics(gaps: Tensor, found: Bennett, run: Tempering, num_sweeps: int) -> dict[str, Any]:
+    series = [*gaps.unbind(-1), found.influence.nan_to_num()]
+    r_hats = [split_r_hat(x) for x in series]
+    ess = min(effective_sample_size(x) for x in series)
+    drift = _drift(gaps, torch.from_numpy(run.ladder))
     swap_rates = run.swap_rates()
+    more = f"raise num_sweeps, now {num_sweeps}"
     warnings = []
-    if max(r_hats) > 1.1:
-        warnings.append(f"chains have not mixed: R-hat {max(r_hats):.2f} > 1.1; raise num_sweeps")
-    if min(swap_rates) < 0.1:
-        warnings.append(f"neighbouring temperatures hardly swap: rate {min(swap_rates):.2f}")
+    if max(r_hats) >= MAX_R_HAT:
+        warnings.append(f"the chains have not mixed: R-hat is {max(r_hats):.3f}, not below {MAX_R_HAT}; {more}")
+    if ess <= MIN_EFFECTIVE_SAMPLES:
+        limit = f"not above {MIN_EFFECTIVE_SAMPLES:.0f}"
+        warnings.append(f"the samples are too few: effective sample size {ess:.0f}, {limit}; {more}, or num_replicas")
+    if abs(drift) > MAX_DRIFT:
+        warnings.append(f"log Z still drifts: the halves of the run differ by {abs(drift):.1f} standard errors; {more}")
     if run.round_trips < run.num_replicas:
-        warnings.append(f"only {run.round_trips} round trips between β = 0 and 1; raise num_sweeps")
+        trips = f"{run.round_trips} round trips between β = 0 and 1"
+        warnings.append(f"{run.num_replicas} replicas made only {trips}, fewer than one each; {more}")
+    needs_sweeps = bool(warnings)
+    if min(swap_rates) < 0.1:
+        warnings.append(f"neighbouring temperatures hardly swap: rate {min(swap_rates):.2f}; raise target_swap_rate")
     return {
         "ladder": run.ladder.tolist(),
         "swap_rates": swap_rates,
         "effective_sample_size": ess,
         "r_hat": max(r_hats),
+        "drift": drift,
         "round_trips": run.round_trips,
         "num_replicas": run.num_replicas,
         "num_sweeps": num_sweeps,
+        "needs_sweeps": needs_sweeps,
         "warnings": warnings,
     }
 
 
-def split_r_hat(x: Tensor) -> float:
-    """Gelman and Rubin's R-hat of samples (records, chains), each chain split into halves."""
-    half = len(x) // 2
-    chains = torch.cat([x[:half], x[half : 2 * half]], 1)
-    within = chains.var(0).mean()
-    between = half * chains.mean(0).var()
-    if within == 0:
-        return 1.0 if between == 0 else math.inf
-    return torch.sqrt((half - 1) / half + between / (half * within)).item()
+def _drift(gaps: Tensor, ladder: Tensor) -> float:
+    """log Z by the second half of the run minus that by the first, in standard errors over replicas.
 
-
-def effective_sample_size(x: Tensor) -> float:
-    """How many independent samples the mean of (records, chains) is worth, from the spread of the chains' means."""
-    spread = x.mean(0).var()
-    if spread == 0:
-        return float(x.numel())
-    return min(float(x.numel()), (x.shape[1] * x.var() / spread).item())
+    R-hat looks at one temperature at a time, where a drift may be small beside the spread; log Z adds them all up.
+    """
+    half = len(gaps) // 2
+    first, second = bennett(gaps[:half], ladder), bennett(gaps[-half:], ladder)
+    apart = second.influence.mean(0) - first.influence.mean(0)
+    error = (apart.std() / math.sqrt(len(apart))).item()
+    difference = second.value - first.value
+    if not math.isfinite(error):
+        return math.inf
+    return difference / error if error else 0.0

@@ -24,6 +24,7 @@ from dvaepp.networks.residual import factor, parse, residual
 from dvaepp.networks.selu import Selu
 from dvaepp.priors.rbm import RBM
 from dvaepp.smoothing.base import Smoothing
+from dvaepp.smoothing.groups import for_groups
 
 
 class Architecture(NamedTuple):
@@ -158,6 +159,17 @@ class DVAE(nn.Module):
     def num_units(self) -> int:
         return sum(self.group_sizes)
 
+    def smoothings(self, smoothing: Smoothing | Sequence[Smoothing]) -> tuple[Sequence[Smoothing], Sequence[Smoothing]]:
+        """A smoothing for each global and for each local group, from one for all or one for each binary group."""
+        num_global, num_local = len(self.group_sizes), self.p.num_groups
+        if isinstance(smoothing, Smoothing):
+            return [smoothing] * num_global, [smoothing] * num_local
+        binary = LATENTS["bernoulli"]
+        smoothed = num_global if self.global_latent is binary else 0
+        each = for_groups(smoothing, smoothed + (num_local if self.local_latent is binary else 0))
+        # normal groups ignore what they are given
+        return each[:smoothed] or [each[0]] * num_global, each[smoothed:] or [each[0]] * num_local
+
     def encode(self, x: Tensor) -> Encoded:
         """Of images (rows, channels, height, width)."""
         features = self.norm1(self.down1(self.input_norm(self.canvas.pad(x))))
@@ -200,28 +212,36 @@ class Posterior:
     """q(z, ζ, h|x) as a source. `exact` draws z and then ζ, for evaluation; otherwise reparameterised samples."""
 
     def __init__(
-        self, model: DVAE, encoded: Encoded, noise: Noise, smoothing: Smoothing | None, exact: bool = False
+        self,
+        model: DVAE,
+        encoded: Encoded,
+        noise: Noise,
+        smoothing: Smoothing | Sequence[Smoothing] | None,
+        exact: bool = False,
     ) -> None:
-        self.model, self.encoded, self.noise, self.smoothing, self.exact = model, encoded, noise, smoothing, exact
+        self.model, self.encoded, self.noise, self.exact = model, encoded, noise, exact
+        self._smoothings = None if smoothing is None else model.smoothings(smoothing)
         self.global_parameters: list[Tensor] = []
         self.local_parameters: list[Tensor] = []
         self._walk: Walk | None = None
 
     def global_group(self, before: Sequence[Tensor]) -> Drawn:
         self.global_parameters.append(self.model.posterior_parameters(self.encoded, before))
-        return self._draw(self.model.global_latent, self.global_parameters[-1])
+        smoothing = None if self._smoothings is None else self._smoothings[0][len(before)]
+        return self._draw(self.model.global_latent, self.global_parameters[-1], smoothing)
 
     def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn:
         if self._walk is None:
             self._walk = self.encoded.local.walk(up)
         self.local_parameters.append(self._walk(before))
-        return self._draw(self.model.local_latent, self.local_parameters[-1])
+        smoothing = None if self._smoothings is None else self._smoothings[1][len(before)]
+        return self._draw(self.model.local_latent, self.local_parameters[-1], smoothing)
 
-    def _draw(self, latent: Latent, parameters: Tensor) -> Drawn:
+    def _draw(self, latent: Latent, parameters: Tensor, smoothing: Smoothing | None) -> Drawn:
         if self.exact:
-            return latent.draw(parameters, self.noise, self.smoothing)
-        assert self.smoothing is not None
-        value = latent.sample(parameters, self.noise, self.smoothing)
+            return latent.draw(parameters, self.noise, smoothing)
+        assert smoothing is not None
+        value = latent.sample(parameters, self.noise, smoothing)
         return Drawn(value, value)
 
 

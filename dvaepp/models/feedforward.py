@@ -17,6 +17,7 @@ from dvaepp.kernels import bernoulli
 from dvaepp.networks.dense import Dense
 from dvaepp.priors.rbm import RBM
 from dvaepp.smoothing.base import Smoothing
+from dvaepp.smoothing.groups import for_groups
 
 
 class Posterior(NamedTuple):
@@ -76,14 +77,14 @@ class FeedForward(nn.Module):
     def num_units(self) -> int:
         return sum(self.group_sizes)
 
-    def posterior(self, x: Tensor, rho: Sequence[Tensor], smoothing: Smoothing) -> Posterior:
-        """Sample the groups in turn; x (batch, pixels), rho per group (batch, units)."""
+    def posterior(self, x: Tensor, rho: Sequence[Tensor], smoothing: Smoothing | Sequence[Smoothing]) -> Posterior:
+        """Sample the groups in turn; x (batch, pixels), rho per group (batch, units); a smoothing, or one each."""
         centered = x - self.train_mean
         logits: list[Tensor] = []
         zeta: list[Tensor] = []
-        for encoder, noise in zip(self.encoders, rho, strict=True):
+        for encoder, noise, each in zip(self.encoders, rho, for_groups(smoothing, len(rho)), strict=True):
             logits.append(encoder(centered, *zeta))
-            zeta.append(smoothing.sample(logits[-1], noise))
+            zeta.append(each.sample(logits[-1], noise))
         return Posterior(logits, zeta)
 
     def prior_logits(self, zeta: Sequence[Tensor]) -> list[Tensor]:

@@ -14,23 +14,26 @@ from dvaepp.numerics import bernoulli_entropy
 from dvaepp.objectives.groups import check_samples
 from dvaepp.priors.base import BoltzmannPrior
 from dvaepp.smoothing.base import Overlapping
+from dvaepp.smoothing.groups import for_groups
 
 
 def boltzmann_kl(
     prior: BoltzmannPrior,
     logits: Sequence[Tensor],
     zeta: Sequence[Tensor],
-    smoothing: Overlapping,
+    smoothing: Overlapping | Sequence[Overlapping],
     log_z: Tensor | float,
 ) -> Tensor:
     """KL(q(z, ζ|x) || p(z, ζ)) given one sample ζ, shape (batch,): its mean over ζ is the KL.
 
-    `logits[a]` (batch, units of group a) are those of q(z_a | x, ζ_<a), and `zeta[a]` the sample drawn with them.
+    `logits[a]` (batch, units of group a) are those of q(z_a | x, ζ_<a), and `zeta[a]` the sample drawn with them
+    by `smoothing`, one for all groups or one for each.
     `log_z`: for training `prior.log_z_surrogate(chains)`, whose gradient is right and whose number is not; for a number
     an estimate of log Z. The last group's ζ does not enter: its ν is averaged out.
     """
     check_samples(logits, zeta)
-    nu = [torch.sigmoid(g + smoothing.log_ratio(s)) for g, s in zip(logits[:-1], zeta[:-1], strict=True)]
+    groups = list(zip(logits, zeta, for_groups(smoothing, len(logits)), strict=True))
+    nu = [torch.sigmoid(g + each.log_ratio(s)) for g, s, each in groups[:-1]]
     return kl_given_nu(prior, logits, nu, log_z)
 
 

@@ -18,22 +18,24 @@ from torch import Tensor
 
 from dvaepp.objectives.groups import check_prior_logits, check_samples
 from dvaepp.smoothing.base import Overlapping
+from dvaepp.smoothing.groups import for_groups
 
 
 def marginal(
     logits: Sequence[Tensor],
     prior_logits: Sequence[Tensor],
     zeta: Sequence[Tensor],
-    smoothing: Overlapping,
+    smoothing: Overlapping | Sequence[Overlapping],
     *,
     path_only: bool = False,
 ) -> Tensor:
     """log q(ζ|x) - log p(ζ) at one sample ζ, shape (batch,): its mean over ζ is the KL of Eq. 5.
 
     `logits[a]` (batch, units of group a) are those of q(z_a|x, ζ_<a), `zeta[a]` the sample drawn with them, not
-    detached; `prior_logits[a]` broadcast against them. `path_only` leaves the score out of the gradient: right and less
-    noisy where the KL enters the loss linearly. Log-likelihood minus this is the log weight that `importance_weighted`
-    takes; the logarithm of a mean is not linear and needs the score.
+    detached; `prior_logits[a]` broadcast against them; `smoothing` is one for all groups or one for each. `path_only`
+    leaves the score out of the gradient: right and less noisy where the KL enters the loss linearly. Log-likelihood
+    minus this is the log weight that `importance_weighted` takes; the logarithm of a mean is not linear and needs the
+    score.
     """
     return marginal_per_group(logits, prior_logits, zeta, smoothing, path_only=path_only).sum(0)
 
@@ -42,15 +44,15 @@ def marginal_per_group(
     logits: Sequence[Tensor],
     prior_logits: Sequence[Tensor],
     zeta: Sequence[Tensor],
-    smoothing: Overlapping,
+    smoothing: Overlapping | Sequence[Overlapping],
     *,
     path_only: bool = False,
 ) -> Tensor:
     """The terms of `marginal`, shape (groups, batch)."""
     check_prior_logits(logits, prior_logits)
     check_samples(logits, zeta)
-    groups = zip(logits, prior_logits, zeta, strict=True)
-    return torch.stack([bracket(q, p, s, smoothing, path_only).sum(-1) for q, p, s in groups])
+    groups = zip(logits, prior_logits, zeta, for_groups(smoothing, len(logits)), strict=True)
+    return torch.stack([bracket(q, p, s, each, path_only).sum(-1) for q, p, s, each in groups])
 
 
 def bracket(q: Tensor, p: Tensor, zeta: Tensor, smoothing: Overlapping, path_only: bool) -> Tensor:

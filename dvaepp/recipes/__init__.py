@@ -11,9 +11,11 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from dvaepp.errors import UsageError
+from dvaepp.recipes import smoothing
 from dvaepp.recipes.schema import Recipe
 
 KINDS = ("feedforward", "convolutional")
+NAME = "smoothing.name"
 
 __all__ = ["Recipe", "build", "differences", "functions", "names", "override"]
 
@@ -59,7 +61,15 @@ def override(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
 
 def _overridden(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
     tree = recipe.model_dump(mode="json")
-    for path, text in map(_pair, overrides):
+    # The smoothing's name comes before its parameters, in whatever order they were given: it decides which there are.
+    for path, text in sorted(
+        map(_pair, overrides), key=lambda pair: pair[0].startswith("smoothing.") and pair[0] != NAME
+    ):
+        if path == NAME:
+            tree["smoothing"] = _member(tree["smoothing"], _value(path, text))
+            continue
+        if path.startswith("smoothing."):
+            _open(tree["smoothing"], path)
         *sections, last = path.split(".")
         node: Any = tree
         for key in sections:
@@ -68,6 +78,25 @@ def _overridden(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
             raise UsageError(f"recipe has no field {_short(path)}{_nearest(path, list(_leaves(tree)))}")
         node[last] = _value(path, text)
     return _checked(lambda: Recipe.model_validate(tree))
+
+
+def _member(section: Any, name: Any) -> dict[str, Any]:
+    """The section of another smoothing, with its own defaults: parameters of the one before mean nothing to it."""
+    if isinstance(section, dict) and section.get("name") == name:
+        return section
+    return {"name": name, **(smoothing.defaults(name) if smoothing.known(name) else {})}
+
+
+def _open(section: Any, path: str) -> None:
+    """Refuse a parameter that the smoothing does not have; a number gets a start and an end where one is changed."""
+    if not isinstance(section, dict) or not smoothing.known(section.get("name")):
+        return  # refused when the whole is checked
+    _, parameter, *inside = path.split(".")
+    if parameter not in smoothing.defaults(section["name"]):
+        raise UsageError(smoothing.unknown(section["name"], parameter))
+    value = section.setdefault(parameter, None)
+    if inside in (["start"], ["end"]) and isinstance(value, float | int):
+        section[parameter] = {"start": value, "end": value}
 
 
 def _value(path: str, text: str) -> Any:

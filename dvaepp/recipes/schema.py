@@ -4,9 +4,12 @@ import inspect
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from dvaepp.errors import UsageError
+from dvaepp.recipes.section import Section
+from dvaepp.recipes.smoothing import Annealed as Annealed
+from dvaepp.recipes.smoothing import Smoothing as Smoothing
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Units = Annotated[int, Field(ge=1, le=100_000)]
@@ -17,10 +20,6 @@ def within(name: str, value: int, most: int) -> int:
     if not 1 <= value <= most:
         raise UsageError(f"{name} must be from 1 to {most}, got {value}")
     return value
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 def _printable(text: str) -> str:
@@ -63,6 +62,11 @@ class FeedForward(Section):
     prior: Literal["rbm", "directed"] = "rbm"
     batch_norm: bool = True
     centered_code: bool = False
+
+    @property
+    def binary_groups(self) -> int:
+        """Groups of units that are smoothed."""
+        return len(self.groups)
 
 
 def _block(text: str) -> str:
@@ -107,6 +111,12 @@ class Convolutional(Section):
     @property
     def prior_kind(self) -> str:
         return "rbm" if self.global_kind == "rbm" else "directed"
+
+    @property
+    def binary_groups(self) -> int:
+        """Groups of units that are smoothed: global ones first, then local ones."""
+        number = self.global_groups if self.global_kind in ("rbm", "bernoulli") else 0
+        return number + (self.local_groups if self.local_kind == "bernoulli" else 0)
 
     @model_validator(mode="after")
     def _reachable(self) -> "Convolutional":
@@ -168,29 +178,6 @@ Model = Annotated[
     Annotated[FeedForward, Tag("feedforward")] | Annotated[Convolutional, Tag("convolutional")],
     Discriminator(_kind),
 ]
-
-
-class Smoothing(Section):
-    """The smoothing by the stem of its file; its sharpness goes linearly from `start` to `end` over training."""
-
-    name: str = "exponential"
-    start: Annotated[float, Field(ge=1e-6, le=1e6)] = 8.0  # beyond 1e-30 and 1e37 float32 ends
-    end: Annotated[float, Field(ge=1e-6, le=1e6)] = 8.0
-
-    @model_validator(mode="after")
-    def _makeable(self) -> "Smoothing":
-        """Refuse what the smoothing itself would refuse in the first step; its ranges are intervals."""
-        from dvaepp.smoothing import MEMBERS
-
-        if self.name not in MEMBERS:
-            raise ValueError(f"no smoothing called {self.name[:40]!r}; there are {', '.join(sorted(MEMBERS))}")
-        member: Any = MEMBERS[self.name]
-        for name, value in (("start", self.start), ("end", self.end)):
-            try:
-                self.name == "binary" or member(value)
-            except ValueError as error:
-                raise ValueError(f"{name} of {self.name}: {error}") from None
-        return self
 
 
 class Decay(Section):
@@ -364,6 +351,9 @@ class Recipe(Section):
             raise ValueError(f"{what} needs an overlapping smoothing, not {name!r}: {', '.join(good)}")
         if name == "binary" and self.estimator is None:
             raise ValueError("smoothing 'binary' passes no gradient: choose another, or an estimator")
+        given, groups = self.smoothing.num_groups, self.model.binary_groups
+        if given is not None and given != groups:
+            raise ValueError(f"smoothing has values for {given} groups, and the model has {groups} of binary units")
 
     def _estimable(self, prior: str) -> None:
         """Refuse what an estimator cannot do before anything is trained."""

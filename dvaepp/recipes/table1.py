@@ -2,13 +2,14 @@
 
 Settings of the REBAR code: batch 24, 2M steps, no batch norm, no weight decay, no KL annealing, decoder input 2z - 1.
 The baselines take its Adam, beta2 = 0.99999, at 3e-4, and ten times that for baselines, scale and temperature. The
-paper's own columns take Adam with eps 1e-3, a rate from {1e-4, 5e-4} and β from {5..8} to {12..18}; our defaults are
-5e-4 and 6 -> 16.
+paper's own columns take Adam with eps 1e-3, a rate from {1e-4, 5e-4} and β from {5, 6, 7, 8} to {12, 14, 16, 18}; our
+defaults are 5e-4 and 6 -> 16.
 """
 
 from typing import Any, Literal
 
 from dvaepp.recipes.schema import (
+    Annealed,
     Data,
     Estimator,
     Evaluation,
@@ -54,7 +55,7 @@ def _recipe(
 
 
 def _ours(name: str, objective: Literal["joint", "marginal"], dataset: str, linear: bool, seed: int) -> Recipe:
-    smoothing = Smoothing(name="exponential", start=6.0, end=16.0)
+    smoothing = Smoothing.of("exponential", beta=Annealed(start=6.0, end=16.0))
     optimizer = Optimizer(learning_rate=5e-4, epsilon=1e-3)
     return _recipe(name, dataset, linear, seed, objective=objective, smoothing=smoothing, optimizer=optimizer)
 
@@ -67,7 +68,7 @@ def _estimated(
         dataset,
         linear,
         seed,
-        smoothing=Smoothing(name="binary"),
+        smoothing=Smoothing.of("binary"),
         optimizer=ADAM,
         layers=layers,
         estimator=Estimator(name=estimator, options=options),

@@ -37,7 +37,7 @@ def _recipe(
             hidden=() if linear else (200, 200),
             prior="rbm" if objective in ("boltzmann", "rolfe") else "directed",
         ),
-        smoothing=Smoothing(name="spike_exponential" if spike else "exponential", start=beta, end=beta),
+        smoothing=Smoothing.of("spike_exponential" if spike else "exponential", beta=beta),
         optimizer=Optimizer(
             learning_rate=3e-3,
             epsilon=1e-3,

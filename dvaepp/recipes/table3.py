@@ -66,7 +66,7 @@ def _recipe(
         name=name,
         data=Data(name=dataset),
         model=chosen if size == "paper" else _small(chosen),
-        smoothing=Smoothing(name="spike_exponential" if spike else "exponential", start=sharpness, end=sharpness),
+        smoothing=Smoothing.of("spike_exponential" if spike else "exponential", beta=sharpness),
         optimizer=Optimizer(name="adamax", learning_rate=1e-3, epsilon=1e-8, plateau=Plateau()),
         chains=Chains(num_chains=100, num_sweeps=40),
         training=Training(

@@ -36,7 +36,7 @@ def legend(axes: Axes) -> None:
     axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=columns, borderaxespad=0.2)
 
 
-def error_bar(axes: Axes, x: np.ndarray, y: np.ndarray, error: np.ndarray, colour: str, label: str) -> None:
+def error_bar(axes: Axes, x: np.ndarray, y: np.ndarray, error: np.ndarray | None, colour: str, label: str) -> None:
     """A point of an evaluation among curves of training."""
     axes.errorbar(x, y, error, fmt="D", ms=4, capsize=3, color=colour, label=label, clip_on=False, zorder=5)
 

@@ -36,12 +36,7 @@ def glance(run: Run) -> list[Fact]:
     """The few numbers a reader looks for first."""
     facts = []
     if run.evaluation is not None:
-        e = run.evaluation
-        facts.append(
-            Fact(
-                f"log p(x), {e.get('split', '')}", numbers.with_error(e["log_likelihood"], e["standard_error"]), "nats"
-            )
-        )
+        facts.append(Fact(f"log p(x), {run.evaluation.get('split', '')}", _log_likelihood(run.evaluation), "nats"))
     for name, key in (("Validation log p(x)", "validation_log_likelihood"), ("Validation bound", "validation_bound")):
         found = series(run.validation, key)
         if len(found.values):
@@ -59,15 +54,23 @@ def glance(run: Run) -> list[Fact]:
     return facts
 
 
+def _log_likelihood(evaluation: Record) -> str:
+    if "standard_error" not in evaluation:
+        return numbers.nats(evaluation["log_likelihood"])
+    return numbers.with_error(evaluation["log_likelihood"], evaluation["standard_error"])
+
+
 def evaluation(run: Run) -> list[Fact]:
     e = run.evaluation
     if e is None:
         return []
-    value, error = e["log_likelihood"], e["standard_error"]
-    facts = [
-        Fact("log p(x)", f"{numbers.with_error(value, error)} nats"),
-        Fact("95 % interval", f"{numbers.nats(value - 1.96 * error)} to {numbers.nats(value + 1.96 * error)} nats"),
-    ]
+    value = e["log_likelihood"]
+    facts = [Fact("log p(x)", f"{_log_likelihood(e)} nats")]
+    if "standard_error" in e:
+        low, high = (numbers.nats(value + side * 1.96 * e["standard_error"]) for side in (-1, 1))
+        facts.append(Fact("95 % interval", f"{low} to {high} nats"))
+    else:
+        facts.append(Fact("95 % interval", "none", "one image has no spread"))
     if "num_images" in e:
         facts.append(Fact("Images", f"{numbers.count(e['num_images'])} of the {e.get('split')} set"))
     if "num_samples" in e:
@@ -76,19 +79,6 @@ def evaluation(run: Run) -> list[Fact]:
     if "bits_per_dim" in e:
         facts.append(Fact("Per dimension", f"{numbers.nats(e['bits_per_dim'], 4)} bits"))
     return facts
-
-
-def stale(run: Run) -> str:
-    """Evaluation and checkpoint may be of different steps."""
-    if run.evaluation is None or run.trained is None:
-        return ""
-    evaluated, saved = run.evaluation.get("steps"), run.trained.record.get("step")
-    if evaluated is None or saved is None or evaluated == saved:
-        return ""
-    return (
-        f"The evaluation is of step {numbers.count(evaluated)}; the rest of this page shows the checkpoint of step "
-        f"{numbers.count(saved)}."
-    )
 
 
 def kl_facts(run: Run) -> list[Fact]:
@@ -132,25 +122,24 @@ def partition(run: Run) -> list[Fact]:
     found = (run.evaluation or {}).get("log_partition")
     if run.evaluation is None or not found:
         return []
-    diagnostics = found["diagnostics"] if isinstance(found.get("diagnostics"), dict) else {}
-    value, error = found["value"], found["standard_error"]
+    diagnostics, value, error = found["diagnostics"], found["value"], found["standard_error"]
     shown = numbers.with_error(value, error) if error else numbers.nats(value, 3)
-    facts = [Fact("log Z", f"{shown} nats", str(found.get("method", "")))]
+    facts = [Fact("log Z", f"{shown} nats", found["method"])]
     names = {
-        "r_hat": ("R̂ of replicas", 4, "above 1.1 they disagree"),
+        "r_hat": ("R̂ of replicas", 4, "from 1.01 on they disagree"),
         "effective_sample_size": ("Effective samples", 0, ""),
         "round_trips": ("Round trips", 0, ""),
         "num_sweeps": ("Sweeps", 0, ""),
     }
     for key, (name, digits, detail) in names.items():
-        if isinstance(diagnostics.get(key), (int, float)):
+        if key in diagnostics:
             facts.append(Fact(name, numbers.nats(diagnostics[key], digits), detail))
     own = series([r for r in run.validation if r["step"] == run.evaluation.get("steps")], "log_z").values
     if len(own):
         gap = own[0] - value
         sign = "+" if gap >= 0 else ""
         facts.append(Fact("In training", f"{numbers.nats(own[0])} nats", f"same step, {sign}{numbers.nats(gap, 3)}"))
-    facts.append(Fact("Warnings", "; ".join(map(str, diagnostics.get("warnings") or [])) or "none"))
+    facts.append(Fact("Warnings", "; ".join(diagnostics["warnings"]) or "none"))
     return facts
 
 

@@ -43,7 +43,6 @@ def render(run: Run, samples: pictures.Sheet, reconstructions: pictures.Sheet) -
         samples=samples,
         reconstructions=reconstructions,
         evaluation=facts.evaluation(run),
-        stale=facts.stale(run),
         curves=_drawings("curves", curves.panels([run])),
         no_curves=curves.missing(run),
         kl=_drawings("kl", kl.panels(run)),

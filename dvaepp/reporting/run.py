@@ -1,7 +1,5 @@
 """What a run directory says about itself, read with patience: a run may be young, still writing, or stopped midway."""
 
-import json
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -10,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dvaepp.evaluation import record as evaluations
+from dvaepp.evaluation.record import is_number, parse
 from dvaepp.models.dvaepp import DVAE
 from dvaepp.models.feedforward import FeedForward
 from dvaepp.priors.rbm import RBM
@@ -67,7 +67,6 @@ def read(folder: Path, recipe: Record, load: Callable[[Callable[[str], None]], T
     """`recipe` in full, as JSON. `load` is called for the model: it may fail, or say what it found wrong."""
     problems: dict[str, str] = {}
     training, validation = _metrics(folder / "metrics.jsonl", problems)
-    evaluation = _evaluation(folder / "evaluation.json", problems)
     trained: Trained | None = None
     said: list[str] = []
     try:
@@ -79,6 +78,7 @@ def read(folder: Path, recipe: Record, load: Callable[[Callable[[str], None]], T
         text = ". ".join(said)
         # a page is there to be shown to others: the name of the folder, not the way to it
         problems["model"] = f"{text.replace(str(folder), name) if len(folder.parts) > 1 else text}."
+    evaluation = _evaluation(folder, recipe, trained, problems)
     return Run(name, recipe, training, validation, evaluation, trained, problems)
 
 
@@ -92,8 +92,8 @@ def _metrics(path: Path, problems: dict[str, str]) -> tuple[list[Record], list[R
     lines = [line for line in path.read_bytes().splitlines() if line.strip()]
     damaged = []
     for number, line in enumerate(lines, 1):
-        record = _object(line)
-        if record is None or not _is_number(record.get("step")):
+        record = parse(line)
+        if record is None or not is_number(record.get("step")):
             damaged.append(number)
             continue
         (validation if "validation_bound" in record else training)[int(record["step"])] = record
@@ -106,36 +106,70 @@ def _metrics(path: Path, problems: dict[str, str]) -> tuple[list[Record], list[R
     return [training[step] for step in sorted(training)], [validation[step] for step in sorted(validation)]
 
 
-def _evaluation(path: Path, problems: dict[str, str]) -> Record | None:
-    if not path.is_file():
+NUMBERS = ("log_likelihood", "standard_error", "bits_per_dim", "num_images", "num_samples", "steps", "beta")
+TEXTS = ("split", "dataset", "data_checksum", "recipe", "beta", evaluations.DIGEST)
+
+
+def _evaluation(folder: Path, recipe: Record, trained: Trained | None, problems: dict[str, str]) -> Record | None:
+    """The evaluation of the model on the page; that of any other is left out, and `problems` tells so."""
+    if not (folder / evaluations.FILE).is_file():
         problems["evaluation"] = "This run has not been evaluated yet."
         return None
-    found = _object(path.read_bytes())
-    if found is None or not (_is_number(found.get("log_likelihood")) and _is_number(found.get("standard_error"))):
+    whole = evaluations.read(folder) or {}
+    found = _of_known_kinds(whole)
+    if "log_likelihood" not in found or ("standard_error" not in found and whole.get("standard_error", 0) is not None):
         problems["evaluation"] = "evaluation.json is damaged and was left out."
         return None
-    partition = found.get("log_partition")
-    if not (isinstance(partition, dict) and all(_is_number(partition.get(k)) for k in ("value", "standard_error"))):
-        found["log_partition"] = None
-    numeric = ("steps", "num_images", "num_samples", "bits_per_dim")
-    return {key: value for key, value in found.items() if key not in numeric or _is_number(value)}
-
-
-def _object(text: bytes) -> Record | None:
-    try:
-        found = json.loads(text)
-    except ValueError:
+    if trained is None:
+        problems["evaluation"] = "Without the model it could not be checked that this evaluation is of this model."
+        return found
+    record = trained.record
+    model = evaluations.Model(str(record.get(evaluations.DIGEST)), record, recipe["training"]["seed"])
+    if not evaluations.belongs(whole, model):
+        theirs = _checkpoint(found.get("steps"), found.get(evaluations.DIGEST))
+        ours = _checkpoint(record.get("step"), model.digest)
+        problems["evaluation"] = (
+            f"evaluation.json is of another model, {theirs}, and was left out: this page shows {ours}."
+        )
         return None
-    return found if isinstance(found, dict) else None
+    if evaluations.DIGEST not in whole:
+        problems["evaluation"] = (
+            "This evaluation was written without the digest of its model; step, data and seed are those of this one."
+        )
+    return found
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def _checkpoint(step: Any, digest: str | None) -> str:
+    return f"the checkpoint of step {step}" + (f" (sha256 {digest[:12]})" if digest else "")
+
+
+def _of_known_kinds(whole: Record) -> Record:
+    """The fields that a page shows, where they are what they should be: a file may hold anything."""
+    found = {key: whole[key] for key in NUMBERS if is_number(whole.get(key))}
+    found |= {key: whole[key] for key in TEXTS if isinstance(whole.get(key), str)}
+    return {**found, "log_partition": _partition(whole.get("log_partition"))}
+
+
+def _partition(found: Any) -> Record | None:
+    if not isinstance(found, dict) or not all(is_number(found.get(key)) for key in ("value", "standard_error")):
+        return None
+    given = found.get("diagnostics")
+    diagnostics: Record = given if isinstance(given, dict) else {}
+    warnings = diagnostics.get("warnings")
+    return {
+        "value": found["value"],
+        "standard_error": found["standard_error"],
+        "method": found["method"] if isinstance(found.get("method"), str) else "",
+        "diagnostics": {
+            **{key: value for key, value in diagnostics.items() if is_number(value)},
+            "warnings": [line for line in warnings if isinstance(line, str)] if isinstance(warnings, list) else [],
+        },
+    }
 
 
 def series(records: Sequence[Record], key: str) -> Series:
     """Where `key` is a finite number."""
-    pairs = [(record["step"], record[key]) for record in records if _is_number(record.get(key))]
+    pairs = [(record["step"], record[key]) for record in records if is_number(record.get(key))]
     return Series(np.array([step for step, _ in pairs], float), np.array([value for _, value in pairs], float))
 
 
@@ -143,7 +177,7 @@ def vectors(records: Sequence[Record], key: str) -> Vectors:
     """Where `key` is a list of finite numbers, as many as in the last record."""
     lists = [(record["step"], record[key]) for record in records if isinstance(record.get(key), list)]
     width = len(lists[-1][1]) if lists else 0
-    good = [(step, entries) for step, entries in lists if len(entries) == width and all(map(_is_number, entries))]
+    good = [(step, entries) for step, entries in lists if len(entries) == width and all(map(is_number, entries))]
     return Vectors(
         np.array([step for step, _ in good], float),
         np.array([entries for _, entries in good], float).reshape(len(good), width),

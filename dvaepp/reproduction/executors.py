@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dvaepp.errors import UsageError
+from dvaepp.reproduction import credentials
 
 TRIES = 4  # of a task whose worker was killed
 
@@ -65,9 +66,16 @@ class Processes:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
+FORMS = "local, dask-local, dask://HOST:PORT or dask+tls://HOST:PORT"
+
+
 @contextmanager
 def executor(where: str, jobs: int, log: Path) -> Iterator[Executor]:
-    """ "local", "dask-local" (a cluster of `jobs` processes here) or "dask://HOST:PORT" (the files must be shared)."""
+    """ "local" processes, or dask: "dask-local" is a cluster of `jobs` processes here, closed to other users by TLS.
+
+    A scheduler at "dask://HOST:PORT" or "dask+tls://HOST:PORT" must see the same files. The first is open to all who
+    reach it; the second takes certificates from dask's configuration.
+    """
     if where == "local":
         log.parent.mkdir(parents=True, exist_ok=True)
         processes = Processes(jobs, log)
@@ -76,23 +84,33 @@ def executor(where: str, jobs: int, log: Path) -> Iterator[Executor]:
         finally:
             processes.close()
         return
-    if where != "dask-local" and not where.startswith("dask://"):
-        raise UsageError(f"--executor is local, dask-local or dask://HOST:PORT, got {where!r}")
+    if where != "dask-local" and not where.startswith(("dask://", "dask+tls://")):
+        raise UsageError(f"--executor is {FORMS}, got {where!r}")
     try:
-        from distributed import Client, LocalCluster
+        import distributed  # noqa: F401
     except ImportError:
         raise UsageError(f"--executor {where} needs the extra: pip install 'dvaepp[sweep]'") from None
-    cluster: Any = None
+    with _dask_client(where, jobs) as client:
+        yield client.get_executor(retries=TRIES - 1, pure=False)
+
+
+@contextmanager
+def _dask_client(where: str, jobs: int) -> Iterator[Any]:
+    from distributed import Client, LocalCluster
+
     if where == "dask-local":
-        cluster = LocalCluster(n_workers=jobs, threads_per_worker=1, dashboard_address=None)
-        address = cluster
-    else:
-        address = f"tcp://{where.removeprefix('dask://')}"
+        security = credentials.temporary()
+        options = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None, "host": "127.0.0.1"}
+        with LocalCluster(**options, security=security) as cluster, Client(cluster, security=security) as client:
+            yield client
+        return
+    scheme, _, address = where.partition("://")
+    encrypted = scheme == "dask+tls"
+    security = credentials.configured() if encrypted else None
     try:
-        with Client(address, timeout="30s") as client:
-            yield client.get_executor(retries=TRIES - 1, pure=False)
+        client = Client(f"{'tls' if encrypted else 'tcp'}://{address}", timeout="30s", security=security)
     except OSError as error:
-        raise OSError(f"no dask scheduler answers at {where} ({error}); start one with `dask scheduler`") from None
-    finally:
-        if cluster is not None:
-            cluster.close()
+        hint = "is it one with TLS that takes our certificates?" if encrypted else "start one with `dask scheduler`"
+        raise OSError(f"no dask scheduler answers at {where} ({error}); {hint}") from None
+    with client:
+        yield client

@@ -139,14 +139,20 @@ def _pairs(numbers: str) -> list[tuple[float, float]]:
 
 
 def grid(cell: Cell) -> list[tuple[str, ...]]:
-    """The paper's cross-validation, as changes to the recipe: β in Table 2, rate and β in its columns of Table 1."""
-    if cell.table == "table2":
-        return [(f"smoothing.start={beta}", f"smoothing.end={beta}") for beta in (5, 6, 8, 10)]
+    """The paper's cross-validation, as changes to the recipe.
+
+    Rate and β in its own columns of Table 1 (Sec. 7.1), β in Table 2 (App. F), the number of groups into which the
+    inference model cuts the global units in Table 3 (Sec. 7.3).
+    """
     if cell.recipe in ("table1.joint", "table1.marginal"):
         return [
-            (f"optimizer.learning_rate={rate}", f"smoothing.start={start}", f"smoothing.end={end}")
+            (f"optimizer.learning_rate={rate}", f"smoothing.beta.start={start}", f"smoothing.beta.end={end}")
             for rate in (1e-4, 5e-4)
-            for start in range(5, 9)
-            for end in range(12, 19)
+            for start in (5, 6, 7, 8)
+            for end in (12, 14, 16, 18)
         ]
+    if cell.table == "table2":
+        return [(f"smoothing.beta={beta}",) for beta in (5, 6, 8, 10)]
+    if cell.table == "table3":
+        return [(f"model.global_groups={groups}",) for groups in (1, 2, 4)]
     raise UsageError(f"the paper cross-validates nothing for {cell.name}: leave out --select")

@@ -3,10 +3,11 @@
 import hashlib
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from dvaepp import recipes, runs
 from dvaepp.errors import UsageError
@@ -34,7 +35,7 @@ class Record(BaseModel):
     num_samples: int
     num_images: int
     split: str
-    beta: float | str
+    beta: float | list[float] | str
     log_likelihood: float
     standard_error: float
     bits_per_dim: float
@@ -68,7 +69,7 @@ def of_run(
 ) -> Record:
     """The record of a run that was trained and evaluated, from the JSON in its folder."""
     recipe = runs.read_recipe(folder)
-    evaluation = json.loads((folder / "evaluation.json").read_text())
+    evaluation = runs.evaluation_of(folder)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     kept = ("step", "validation_bound", "validation_kl", "validation_log_likelihood", "log_z")
     validation = [{key: line[key] for key in kept if key in line} for line in lines if "validation_bound" in line]
@@ -115,15 +116,23 @@ def write(folder: Path, record: Record) -> Path:
     return path
 
 
-def read(folder: Path, table: str | None = None) -> list[Record]:
-    """Every record of a table below a folder, in order of names."""
+def read(folder: Path, table: str | None = None, say: Callable[[str], None] | None = None) -> list[Record]:
+    """Every record of a table in a folder, in order of names.
+
+    A file that is none is named to `say` and left out, so that one broken record hides no other; without `say` it is an
+    error.
+    """
     found = []
     for path in sorted(folder.glob(f"{table or 'table'}*.json")) if folder.is_dir() else []:
         try:
             record = Record.model_validate_json(path.read_text())
-        except (ValidationError, ValueError) as error:
+        except (OSError, ValueError) as error:  # a ValidationError, or text that is no UTF-8, are ValueErrors
             reason = " ".join(str(error).split())[:150]
-            raise UsageError(f"{path} is no record of a cell: {reason}; remove it, and its cell runs again") from None
+            problem = f"{path} is no record of a cell: {reason}; remove it, and its cell runs again"
+            if say is None:
+                raise UsageError(problem) from None
+            say(f"{problem}; left out here")
+            continue
         if table is None or record.cell.startswith(f"{table}/"):
             found.append(record)
     return found

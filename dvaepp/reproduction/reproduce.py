@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from dvaepp.reproduction.executors import executor
 from dvaepp.reproduction.plan import Task
+from dvaepp.reproduction.supplies import without_data
 from dvaepp.reproduction.work import perform
 
 INTERVAL = 60.0  # seconds between plain lines
@@ -27,10 +28,15 @@ def run(tasks: Sequence[Task], *, where: str, jobs: int, root: Path, say: Callab
     say(f"{len(tasks) - len(left)} done already, {len(left)} to run")
     if not left:
         return
-    with executor(where, jobs, root / "log.txt") as workers:
-        failures = _perform(left, workers.submit, say)
-        chosen = [] if failures else _chosen([task for task in left if not task.evaluate], say)
-        failures += _perform(chosen, workers.submit, say)
+    # a cluster elsewhere may have data that this machine lacks
+    absent = {} if "://" in where else without_data(left, say)
+    failures = [f"{name}: {reason}" for name, reason in absent.items()]
+    able = [task for task in left if task.name not in absent]
+    if able:
+        with executor(where, jobs, root / "log.txt") as workers:
+            failed = _perform(able, workers.submit, say)
+            chosen = [] if failed else _chosen([task for task in able if not task.evaluate], say)
+            failures += failed + _perform(chosen, workers.submit, say)
     if failures:
         raise OSError(
             f"{len(failures)} of {len(left)} failed; the others are done, and running the same again goes on with "

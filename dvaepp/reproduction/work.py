@@ -1,12 +1,12 @@
 """One cell from start to record, in whichever process or machine it runs; begun ones go on from their checkpoint."""
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator
 
 import torch
 
 from dvaepp import runs, training
+from dvaepp.errors import to_stderr
 from dvaepp.reproduction import records
 from dvaepp.reproduction.plan import Task
 from dvaepp.training import checkpoint
@@ -23,13 +23,13 @@ def perform(text: str) -> str:
         training.train(task.recipe, task.folder, data_dir=task.data_dir, resume=begun, device=task.device, say=say)
         if not task.evaluate:
             return str(task.folder)
-        runs.evaluate(task.folder, num_samples=task.samples, data_dir=task.data_dir, device=task.device)
+        runs.evaluate(task.folder, num_samples=task.samples, data_dir=task.data_dir, device=task.device, say=say)
     record = records.of_run(task.folder, task.cell, task.size, task.full_steps, task.selected_from)
     return str(records.write(task.results, record))
 
 
 def _sayer(name: str) -> Callable[[str], None]:
-    return lambda line: print(f"{name}: {line}", file=sys.stderr, flush=True)
+    return lambda line: to_stderr(f"{name}: {line}")
 
 
 @contextlib.contextmanager

@@ -69,56 +69,71 @@ void dvaepp_words(uint32_t *out, int64_t block, int64_t count, uint64_t key, uin
     }
 }
 
-static inline float unit(uint32_t word) { return ((float)(int32_t)(word >> 1) + 0.5f) * 0x1p-31f; }
+/* The uniform number of a word, for each type of chain. The double never rounds to 1, so a certain unit is certain. */
+static inline float unit_float(uint32_t word) { return ((float)(int32_t)(word >> 1) + 0.5f) * 0x1p-31f; }
+static inline double unit_double(uint32_t word) { return ((double)word + 0.5) * 0x1p-32; }
 
-typedef struct {
-    const float *base, *delta, *scale; /* logit = base + scale[row] * (acc + delta); a null scale means 1 */
-    int64_t units;
-    uint64_t key, step;
-} rule;
+/* Rows of thresholds for chains of one type, in the next two macros: training takes float, log Z takes double.
 
-/* z[row, :] = 1[u < sigmoid(logit)] for the given rows. */
-static void threshold_rows(const rule *rule, const float *acc, int64_t acc_stride, float *z, int64_t z_stride,
-                           int64_t first, int64_t last) {
-    uint32_t words[BUFFER];
-    int64_t units = rule->units, end = last * units;
-    for (int64_t start = first * units; start < end;) {
-        int64_t block = start / BLOCK;
-        int64_t stop = (block + BUFFER / BLOCK) * BLOCK;
-        stop = stop < end ? stop : end;
-        dvaepp_words(words, block, (stop + BLOCK - 1) / BLOCK - block, rule->key, rule->step);
-        const uint32_t *w = words - block * BLOCK;
-        for (int64_t e = start; e < stop;) {
-            int64_t r = e / units, u = e - r * units;
-            int64_t n = units - u < stop - e ? units - u : stop - e;
-            const float *a = acc + r * acc_stride + u, *b = rule->base + u, *d = rule->delta + u;
-            const uint32_t *v = w + e;
-            float *out = z + r * z_stride + u;
-            float s = rule->scale ? rule->scale[r] : 1.0f;
-            for (int64_t i = 0; i < n; i++) {
-                float logit = b[i] + s * (a[i] + d[i]);
-                out[i] = unit(v[i]) * (1.0f + fast_exp(-logit)) < 1.0f ? 1.0f : 0.0f;
-            }
-            e += n;
-        }
-        start = stop;
+   rule: logit = base + scale[row] * (acc + delta); a null scale means 1
+   threshold_rows: z[row, :] = 1[u < sigmoid(logit)] for the given rows
+
+   A double logit is rounded to float only when it is complete: large terms have cancelled by then. */
+#define ROWS_OF_THRESHOLDS(REAL)                                                                                        \
+    typedef struct {                                                                                                   \
+        const REAL *base, *delta, *scale;                                                                              \
+        int64_t units;                                                                                                 \
+        uint64_t key, step;                                                                                            \
+    } rule_##REAL;                                                                                                     \
+                                                                                                                       \
+    static void threshold_rows_##REAL(const rule_##REAL *rule, const REAL *acc, int64_t acc_stride, REAL *z,           \
+                                      int64_t z_stride, int64_t first, int64_t last) {                                 \
+        uint32_t words[BUFFER];                                                                                        \
+        int64_t units = rule->units, end = last * units;                                                               \
+        for (int64_t start = first * units; start < end;) {                                                            \
+            int64_t block = start / BLOCK;                                                                             \
+            int64_t stop = (block + BUFFER / BLOCK) * BLOCK;                                                           \
+            stop = stop < end ? stop : end;                                                                            \
+            dvaepp_words(words, block, (stop + BLOCK - 1) / BLOCK - block, rule->key, rule->step);                     \
+            const uint32_t *w = words - block * BLOCK;                                                                 \
+            for (int64_t e = start; e < stop;) {                                                                       \
+                int64_t r = e / units, u = e - r * units;                                                              \
+                int64_t n = units - u < stop - e ? units - u : stop - e;                                               \
+                const REAL *a = acc + r * acc_stride + u, *b = rule->base + u, *d = rule->delta + u;                   \
+                const uint32_t *v = w + e;                                                                             \
+                REAL *out = z + r * z_stride + u;                                                                      \
+                REAL s = rule->scale ? rule->scale[r] : 1;                                                             \
+                for (int64_t i = 0; i < n; i++) {                                                                      \
+                    REAL logit = b[i] + s * (a[i] + d[i]);                                                             \
+                    out[i] = unit_##REAL(v[i]) * (1 + (REAL)fast_exp(-(float)logit)) < 1 ? 1 : 0;                      \
+                }                                                                                                      \
+                e += n;                                                                                                \
+            }                                                                                                          \
+            start = stop;                                                                                              \
+        }                                                                                                              \
     }
-}
 
-void dvaepp_threshold(const float *acc, int64_t acc_stride, const float *base, const float *delta, const float *scale,
-                      float *z, int64_t z_stride, int64_t rows, int64_t units, int64_t origin, uint64_t key,
-                      uint64_t step, int threads) {
-    /* rows are counted from `origin`, for the noise: the pointers step back as far */
-    rule rule = {base, delta, scale ? scale - origin : 0, units, key, step};
-    acc -= origin * acc_stride;
-    z -= origin * z_stride;
-    int64_t chunk = BUFFER / units > 1 ? BUFFER / units - 1 : 1; /* rows whose words fit the buffer */
-    int64_t chunks = (rows + chunk - 1) / chunk;
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1 && rows * units >= MIN_PARALLEL)
-    for (int64_t t = 0; t < chunks; t++)
-        threshold_rows(&rule, acc, acc_stride, z, z_stride, origin + t * chunk,
-                       origin + (t * chunk + chunk < rows ? t * chunk + chunk : rows));
-}
+/* Rows are counted from `origin`, for the noise: the pointers step back as far. A chunk is as many rows as have their
+   words in one buffer. */
+#define THRESHOLD(REAL)                                                                                                 \
+    void dvaepp_threshold_##REAL(const REAL *acc, int64_t acc_stride, const REAL *base, const REAL *delta,             \
+                                 const REAL *scale, REAL *z, int64_t z_stride, int64_t rows, int64_t units,            \
+                                 int64_t origin, uint64_t key, uint64_t step, int threads) {                           \
+        rule_##REAL rule = {base, delta, scale ? scale - origin : 0, units, key, step};                                \
+        acc -= origin * acc_stride;                                                                                    \
+        z -= origin * z_stride;                                                                                        \
+        int64_t chunk = BUFFER / units > 1 ? BUFFER / units - 1 : 1;                                                   \
+        int64_t chunks = (rows + chunk - 1) / chunk;                                                                   \
+        _Pragma("omp parallel for num_threads(threads) schedule(static) if (threads > 1 && rows * units >= MIN_PARALLEL)") \
+        for (int64_t t = 0; t < chunks; t++)                                                                           \
+            threshold_rows_##REAL(&rule, acc, acc_stride, z, z_stride, origin + t * chunk,                             \
+                                  origin + (t * chunk + chunk < rows ? t * chunk + chunk : rows));                     \
+    }
+
+ROWS_OF_THRESHOLDS(float)
+ROWS_OF_THRESHOLDS(double)
+THRESHOLD(float)
+THRESHOLD(double)
 
 /* Whole sweeps of an RBM. Its units are binary, so the product z @ W is a sum of rows of W, and the rows of three units
    have only eight sums: with these in a table a third of the additions of a matrix product remain, and no
@@ -211,12 +226,12 @@ static int sweep_chains(const table tables[2], float *const z[2], int64_t first,
         for (int64_t half = 0; half < 2 * sweeps; half++) {
             int s = 1 - half % 2; /* side 1 is drawn first, given side 0 */
             const table *t = &tables[s];
-            rule rule = {t->bias, zeros, 0, t->targets, key, step + half};
+            rule_float rule = {t->bias, zeros, 0, t->targets, key, step + half};
             offsets(t, side[1 - s], at, padded);
             fields(t, at, acc, padded);
             /* rows are counted from the first chain of all: the noise of a chain is its own */
-            threshold_rows(&rule, acc - first * width[s], width[s], side[s] - first * stride[s], stride[s], first,
-                           first + chains);
+            threshold_rows_float(&rule, acc - first * width[s], width[s], side[s] - first * stride[s], stride[s], first,
+                                 first + chains);
         }
         for (int s = 0; s < 2; s++)
             copy_rows(z[s] + first * tables[s].targets, tables[s].targets, side[s], stride[s], chains,

@@ -4,6 +4,7 @@ import ctypes
 import functools
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from dvaepp.kernels.build import library
@@ -14,10 +15,14 @@ class Kernel:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         pointer, integer, word = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64
-        self._threshold = library.dvaepp_threshold
-        self._threshold.restype = None
-        self._threshold.argtypes = [pointer, integer, pointer, pointer, pointer, pointer, integer, integer, integer]
-        self._threshold.argtypes += [integer, word, word, ctypes.c_int]
+        self._threshold = {
+            torch.float32: library.dvaepp_threshold_float,
+            torch.float64: library.dvaepp_threshold_double,
+        }
+        for function in self._threshold.values():
+            function.restype = None
+            function.argtypes = [pointer, integer, pointer, pointer, pointer, pointer, integer, integer, integer]
+            function.argtypes += [integer, word, word, ctypes.c_int]
         self._sweeps = library.dvaepp_sweeps
         self._sweeps.restype = ctypes.c_int
         self._sweeps.argtypes = [pointer] * 5 + [integer] * 5 + [word, word, ctypes.c_int]
@@ -37,12 +42,16 @@ class Kernel:
         threads: int,
         origin: int = 0,
     ) -> None:
-        """out = 1[u < sigmoid(base + scale (acc + delta))], float32 rows with unit stride inside a row.
+        """out = 1[u < sigmoid(base + scale (acc + delta))], rows of one type with unit stride inside a row.
 
-        The first row takes the noise of row `origin`.
+        The type of `acc`, float32 or float64, must be that of all the others: the compiled code reads raw memory. The
+        first row takes the noise of row `origin`.
         """
+        types = {t.dtype for t in (acc, base, delta, scale, out) if t is not None}
+        if len(types) > 1 or acc.dtype not in self._threshold:
+            raise TypeError(f"threshold needs tensors of one type, float32 or float64, got {sorted(map(str, types))}")
         scales = None if scale is None else scale.data_ptr()
-        self._threshold(
+        self._threshold[acc.dtype](
             acc.data_ptr(),
             acc.stride(0),
             base.data_ptr(),
@@ -75,6 +84,9 @@ class Kernel:
 
         The first chain takes the noise of chain `origin`.
         """
+        wrong = {str(t.dtype) for t in (left, right, weight, bias_left, bias_right) if t.dtype != torch.float32}
+        if wrong:
+            raise TypeError(f"sweeps needs float32 tensors, got {sorted(wrong)}")
         pointers = [tensor.data_ptr() for tensor in (left, right, weight, bias_left, bias_right)]
         shape = (len(left), left.shape[1], right.shape[1])
         if not self._sweeps(*pointers, *shape, num_sweeps, origin, key, step, threads):

@@ -18,28 +18,28 @@ class Noise:
         self.generator, self.shard = generator, shard
         self.kernel = kernel.load() if device.type == "cpu" else None
         if self.kernel is not None:
-            self.key = int(torch.randint(0, 2**63 - 1, (), generator=generator))
+            self.key = int(torch.randint(0, 2**63 - 1, (), generator=generator, device=device))
         self.step = 0
         self.threads = torch.get_num_threads()
 
     def threshold_(self, acc: Tensor, base: Tensor, delta: Tensor, scale: Tensor | None, out: Tensor) -> None:
-        """out[r] = 1[u < sigmoid(base + scale[r] (acc[r] + delta))], a fresh u for each element; `acc` is spent."""
+        """out[r] = 1[u < sigmoid(base + scale[r] (acc[r] + delta))], a fresh u for each element."""
         self.step += 1
         if self.kernel is not None:
             origin = self.shard.first if self.shard else 0
             self.kernel.threshold(acc, base, delta, scale, out, self.key, self.step, self.threads, origin)
             return
-        acc += delta
+        logits = acc + delta
         if scale is not None:
-            acc *= scale[:, None]
-        acc += base
+            logits *= scale[:, None]
+        logits += base
         rows = self.shard.total if self.shard else len(acc)
-        noise = torch.rand(rows, acc.shape[1], generator=self.generator, device=acc.device)
+        noise = torch.rand(rows, acc.shape[1], generator=self.generator, dtype=torch.float32, device=acc.device)
         if self.shard:
             noise = noise[self.shard.first : self.shard.last]
-        torch.lt(noise, acc.sigmoid_(), out=out)
+        torch.lt(noise, logits.sigmoid_(), out=out)
 
     def uniform(self, *shape: int) -> Tensor:
         """Uniform noise for the few decisions that are not thresholds."""
         device = self.generator.device if self.generator is not None else None
-        return torch.rand(shape, generator=self.generator, device=device)
+        return torch.rand(shape, generator=self.generator, dtype=torch.float32, device=device)

@@ -29,7 +29,8 @@ def init(
     if num_chains < 1:
         raise UsageError(f"num_chains must be at least 1, got {num_chains}")
     bias = prior.couplings().bias
-    noise = torch.rand(num_chains, prior.num_units, generator=generator, device=bias.device)
+    shape = (num_chains, prior.num_units)
+    noise = torch.rand(shape, generator=generator, dtype=torch.float32, device=bias.device)
     z = (noise < 0.5).float()
     return Chains(z if shard is None else z[shard.first : shard.last], 0, shard)
 

@@ -49,7 +49,7 @@ class Tempering:
         if num_replicas < 1:
             raise UsageError(f"num_replicas must be at least 1, got {num_replicas}")
         self.num_replicas, self.num_levels = num_replicas, len(ladder)
-        self.engine = BlockGibbs(prior, num_replicas * len(ladder), base_logits)
+        self.engine = BlockGibbs(prior, num_replicas * len(ladder), base_logits, exact_energies=True)
         self.noise = noise
         self.ladder = np.array(ladder, dtype=np.float64)
         self.row_of = np.tile(np.arange(self.num_levels), (num_replicas, 1))
@@ -63,6 +63,12 @@ class Tempering:
         self._been_top = np.zeros(num_replicas * self.num_levels, dtype=bool)
         self._been_bottom_since = self._been_top.copy()
         self.engine.draw_base(noise)
+
+    def start_from(self, states: Tensor) -> None:
+        """Replace every chain by one of the given states, taken in turn, first for the prior's own level."""
+        place = np.arange(self.num_replicas)[:, None] + self.num_replicas * (self.num_levels - 1 - self.level_of)
+        rows = torch.from_numpy(place.reshape(-1) % len(states))
+        self.engine.set_states(states.to(self.engine.device)[rows.to(self.engine.device)])
 
     def sweep(self) -> Array:
         """One Gibbs sweep of every chain, then swaps; returns D by level after the swaps, (replicas, T) float64."""
@@ -89,8 +95,7 @@ class Tempering:
 
     def _set_scale(self) -> None:
         """β of each row, where the engine reads it."""
-        scale = torch.from_numpy(self.ladder[self.level_of].reshape(-1).astype(np.float32))
-        self.scale = scale.to(self.engine.device)
+        self.scale = torch.from_numpy(self.ladder[self.level_of].reshape(-1)).to(self.engine.device)
 
     def _count_round_trips(self) -> None:
         """A row makes a round trip when it is at β = 1 again after it has been at β = 0."""

@@ -20,7 +20,7 @@ from dvaepp.types import Parameter, Units
 class Concrete(Smoothing):
     """Binary Concrete with temperature λ > 0 (a number, or one value per unit; a tensor may require gradients)."""
 
-    temperature: Parameter
+    temperature: Parameter = 0.5
 
     def __post_init__(self) -> None:
         self.positive("temperature", remedy="the limit temperature = 0 is Binary()")

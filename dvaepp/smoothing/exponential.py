@@ -39,7 +39,7 @@ SHARP = 40.0  # above: 4 μ (1-μ) d may underflow in float32
 class Exponential(Overlapping):
     """r(ζ|z) ∝ exp(-β |ζ - z|) on [0, 1]; β > 0 is a number or one value per unit."""
 
-    beta: Parameter
+    beta: Parameter = 8.0  # App. G
 
     def __post_init__(self) -> None:
         self.positive("beta", remedy="the limit beta = infinity is Binary()")

@@ -22,7 +22,7 @@ from dvaepp.types import Parameter
 class Gaussian(Overlapping):
     """Normal r(ζ|z) with mean z and standard deviation `scale` > 0 (a number, or one value per unit)."""
 
-    scale: Parameter
+    scale: Parameter = 0.2
 
     def __post_init__(self) -> None:
         self.positive("scale", remedy="the limit scale = 0 is Binary()")

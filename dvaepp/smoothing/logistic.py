@@ -35,7 +35,7 @@ SHARP = 40.0  # (loc1 - loc0) / s above which 4 ρ (1-ρ) e may underflow in flo
 class Logistic(Overlapping):
     """Logistic r(ζ|z) with means loc0 < loc1 and a common scale s > 0 (numbers, or one value per unit)."""
 
-    scale: Parameter
+    scale: Parameter = 0.1
     loc0: Parameter = 0.0
     loc1: Parameter = 1.0
 

@@ -20,7 +20,7 @@ from dvaepp.types import Parameter
 class PowerLaw(Overlapping):
     """r(ζ|z) ∝ |ζ - z|^(1/β - 1); β > 1 is a number or one value per unit."""
 
-    beta: Parameter
+    beta: Parameter = 30.0
 
     def __post_init__(self) -> None:
         self.require("beta", lambda b: (b > 1) & (b < torch.inf), "finite and > 1")

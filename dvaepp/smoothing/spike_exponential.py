@@ -23,7 +23,7 @@ from dvaepp.types import Parameter
 class SpikeExponential(Smoothing):
     """Spike at 0 for z = 0, growing exponential for z = 1; β > 0 is a number or one value per unit."""
 
-    beta: Parameter
+    beta: Parameter = 5.0
 
     def __post_init__(self) -> None:
         self.positive("beta", remedy="the limit beta = infinity is Binary()")

@@ -20,7 +20,7 @@ from dvaepp.types import Parameter
 class UniformExponential(Overlapping):
     """A share `mix` in (0, 1) of uniform in each exponential component; β > 0 (numbers, or one value per unit)."""
 
-    beta: Parameter
+    beta: Parameter = 8.0
     mix: Parameter = 0.05
 
     def __post_init__(self) -> None:

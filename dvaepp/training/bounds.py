@@ -1,5 +1,6 @@
 """The terms of a model's bound for one batch, each group's KL by itself."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from dvaepp.models.noise import Noise
 from dvaepp.objectives import boltzmann_kl, joint_per_group, marginal_per_group, rolfe_kl
 from dvaepp.priors.base import BoltzmannPrior
 from dvaepp.smoothing.base import Overlapping, Smoothing
+from dvaepp.smoothing.groups import for_groups
 
 Model = FeedForward | DVAE
 
@@ -27,13 +29,15 @@ def terms(
     objective: str,
     model: Model,
     x: Tensor,
-    smoothing: Smoothing,
+    smoothing: Smoothing | Sequence[Smoothing],
     log_z: Tensor | float,
     noise: Noise,
     *,
     weights: bool = False,
 ) -> Terms:
     """One sample of each term for images x (batch, channels, height, width); `log_z` as for `boltzmann_kl`.
+
+    `smoothing` is one for all groups of binary units or one for each: global groups first, then local ones.
 
     `weights`: the terms make importance weights, so that the marginal KL's gradient has to keep its score.
     """
@@ -43,12 +47,12 @@ def terms(
     rho = [noise.uniform(len(x), size) for size in model.group_sizes]
     logits, zeta = model.posterior(x, rho, smoothing)
     if model.prior is not None:
-        kl = _undirected(objective, model.prior, logits, zeta, smoothing, log_z)
+        kl = _undirected(objective, model.prior, logits, zeta, for_groups(smoothing, len(zeta)), log_z)
     elif objective == "joint":
         kl = joint_per_group(logits, model.prior_logits(zeta))
     else:
-        assert isinstance(smoothing, Overlapping)
-        kl = marginal_per_group(logits, model.prior_logits(zeta), zeta, smoothing, path_only=not weights)
+        each = _overlapping(for_groups(smoothing, len(zeta)))
+        kl = marginal_per_group(logits, model.prior_logits(zeta), zeta, each, path_only=not weights)
     return Terms(model.log_likelihood(x, zeta), kl, logits)
 
 
@@ -57,30 +61,40 @@ def _undirected(
     prior: BoltzmannPrior,
     logits: list[Tensor],
     zeta: list[Tensor],
-    smoothing: Smoothing,
+    smoothing: Sequence[Smoothing],
     log_z: Tensor | float,
 ) -> Tensor:
     if objective == "rolfe":
         return rolfe_kl(prior, logits, zeta, log_z)[None]
-    assert isinstance(smoothing, Overlapping)
-    return boltzmann_kl(prior, logits, zeta, smoothing, log_z)[None]
+    return boltzmann_kl(prior, logits, zeta, _overlapping(smoothing), log_z)[None]
+
+
+def _overlapping(smoothing: Sequence[Smoothing]) -> list[Overlapping]:
+    """The same smoothings: a recipe with another kind is refused when it is built."""
+    return [each for each in smoothing if isinstance(each, Overlapping)]
 
 
 def _convolutional(
-    objective: str, model: DVAE, x: Tensor, smoothing: Smoothing, log_z: Tensor | float, noise: Noise
+    objective: str,
+    model: DVAE,
+    x: Tensor,
+    smoothing: Smoothing | Sequence[Smoothing],
+    log_z: Tensor | float,
+    noise: Noise,
 ) -> Terms:
     q = Posterior(model, model.encode(x), noise, smoothing)
+    per_global, per_local = model.smoothings(smoothing)
     drawn = model.top_down(q, len(x))
     zeta, h = [group.value for group in drawn.zeta], [group.value for group in drawn.h]
     kl: list[Tensor] = []
     if model.prior is not None:
-        kl.append(_undirected(objective, model.prior, q.global_parameters, zeta, smoothing, log_z)[0])
+        kl.append(_undirected(objective, model.prior, q.global_parameters, zeta, per_global, log_z)[0])
     elif zeta:
         latent = model.global_latent
-        triples = zip(q.global_parameters, model.global_priors(), zeta, strict=True)
-        kl += [latent.kl(mine, prior, value, smoothing) for mine, prior, value in triples]
-    local = zip(q.local_parameters, model.local_priors(drawn), h, strict=True)
-    kl += [model.local_latent.kl(mine, prior, value, smoothing) for mine, prior, value in local]
+        groups = zip(q.global_parameters, model.global_priors(), zeta, per_global, strict=True)
+        kl += [latent.kl(*group) for group in groups]
+    local = zip(q.local_parameters, model.local_priors(drawn), h, per_local, strict=True)
+    kl += [model.local_latent.kl(*group) for group in local]
     log_likelihood = model.decoder(drawn.features, model.canvas.pad(x))
     binary = model.global_kind in ("rbm", "bernoulli")
     return Terms(log_likelihood, torch.stack(kl), q.global_parameters if binary else [])

@@ -7,11 +7,16 @@
 A file is written under a temporary name beside its own, flushed to disk and renamed, the manifest last: whatever
 happens in between, every manifest names complete files. The last two and the best are kept. A manifest ends in the
 digest of itself, so that no damaged byte goes unnoticed anywhere.
+
+A run that finds damaged checkpoints goes on from an earlier one and then writes lower step numbers than theirs. So
+that the highest step is always the one written last, whatever lies above it gets another name and stays on the disk:
+`.damaged` where a resumed run found it so, `.superseded` where it is merely of a later step than the one written.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,11 +32,15 @@ KEPT = 2
 
 
 class Checkpoint(NamedTuple):
-    """Named tensors, a small JSON-able record with the `step`, and the recipe they were trained by (schema 1: none)."""
+    """Named tensors, a small JSON-able record with the `step`, and the recipe they were trained by (schema 1: none).
+
+    `digest` is the SHA-256 of the file of the tensors: it names this checkpoint among all others.
+    """
 
     tensors: dict[str, Tensor]
     record: dict[str, Any]
     recipe: dict[str, Any] | None = None
+    digest: str = ""
 
 
 class DamagedCheckpoint(OSError):
@@ -44,8 +53,11 @@ class DamagedCheckpoint(OSError):
 
 def write(
     folder: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any], recipe: Mapping[str, Any], best: bool
-) -> None:
-    """Write the checkpoint of record["step"], and as the best one too if it is; then drop those no longer kept."""
+) -> str:
+    """Write the checkpoint of record["step"], and as the best one too if it is; then drop those no longer kept.
+
+    Returns the digest of the tensors.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     data = save({name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()})
     digest = hashlib.sha256(data).hexdigest()
@@ -57,7 +69,9 @@ def write(
     write_durably(folder / f"{stem}.json", manifest)
     if best:
         write_durably(folder / "best.json", manifest)
+    _set_aside(folder, [path for path in _manifests(folder) if _step(path) > record["step"]], ".superseded")
     _drop_old(folder)
+    return digest
 
 
 def exists(folder: Path) -> bool:
@@ -68,21 +82,55 @@ def read(
     folder: Path, which: str = "last", device: str = "cpu", say: Callable[[str], None] | None = None
 ) -> Checkpoint:
     """The "last" or the "best" checkpoint of a folder; where that is damaged, the nearest intact one, saying so."""
+    found = _first_intact(folder, which, device)
+    for error in found.damaged.values():
+        if say is not None:
+            say(f"{error}; using {found.manifest.name}, step {found.checkpoint.record['step']}, instead")
+    return found.checkpoint
+
+
+def recover(folder: Path, device: str = "cpu", say: Callable[[str], None] = lambda line: None) -> Checkpoint:
+    """The last intact checkpoint of a run that is about to go on from it; damaged ones are named and set aside."""
+    found = _first_intact(folder, "last", device)
+    unusable = {error.path.name for error in found.damaged.values()}
+    also = [path for path in [*_manifests(folder), folder / "best.json"] if unusable & set(_named(path))]
+    _set_aside(folder, [*found.damaged, *also], ".damaged")
+    for error in found.damaged.values():
+        instead = f"using {found.manifest.name}, step {found.checkpoint.record['step']}, instead"
+        say(f"{error}; set aside with the ending .damaged; {instead}")
+    return found.checkpoint
+
+
+def last_record(folder: Path) -> dict[str, Any] | None:
+    """The record of the last checkpoint whose manifest is intact, without its tensors; None for older schemas."""
+    for path in _candidates(folder, "last"):
+        try:
+            record: dict[str, Any] = _manifest(path)["record"]
+            return record
+        except DamagedCheckpoint:
+            continue
+    return None
+
+
+class _Intact(NamedTuple):
+    """A checkpoint, its manifest, and by manifest the damage of those that would have come before it."""
+
+    checkpoint: Checkpoint
+    manifest: Path
+    damaged: dict[Path, DamagedCheckpoint]
+
+
+def _first_intact(folder: Path, which: str, device: str) -> _Intact:
     candidates = _candidates(folder, which)
     if not candidates:
         raise UsageError(f"{folder} holds no checkpoint: {folder.parent} is not a run directory, or nothing was saved")
-    damaged: list[DamagedCheckpoint] = []
+    damaged: dict[Path, DamagedCheckpoint] = {}
     for path in candidates:
         try:
-            found = read_one(path, device)
+            return _Intact(read_one(path, device), path, damaged)
         except DamagedCheckpoint as error:
-            damaged.append(error)
-            continue
-        for each in damaged:
-            if say is not None:
-                say(f"{each}; using {path.name}, step {found.record['step']}, instead")
-        return found
-    raise damaged[0]
+            damaged[path] = error
+    raise next(iter(damaged.values()))
 
 
 def read_one(path: Path, device: str = "cpu") -> Checkpoint:
@@ -99,7 +147,9 @@ def read_one(path: Path, device: str = "cpu") -> Checkpoint:
             raise DamagedCheckpoint(path.parent / name, f"it holds no tensors ({error})") from None
     if device != "cpu":
         tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
-    return Checkpoint(tensors, manifest["record"], manifest["recipe"])
+    digests = [expected["sha256"] for expected in manifest["files"].values()]
+    digest = digests[0] if len(digests) == 1 else _digest("".join(digests).encode())
+    return Checkpoint(tensors, manifest["record"], manifest["recipe"], digest)
 
 
 def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -113,10 +163,20 @@ def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _candidates(folder: Path, which: str) -> list[Path]:
     """What may be read for `which`, the wanted one first; files of schema 1 last."""
-    steps = sorted(folder.glob("step-*.json"), reverse=True)
+    steps = _manifests(folder)[::-1]
     best = [path for path in (folder / "best.json", folder / "best.safetensors") if path.is_file()][:1]
     last = [path for path in (folder / "last.safetensors",) if path.is_file() and not steps]
     return best + steps + last if which == "best" else steps + last + best
+
+
+def _manifests(folder: Path) -> list[Path]:
+    """The manifests of steps, in the order of their numbers."""
+    return sorted((path for path in folder.glob("step-*.json") if _step(path) >= 0), key=_step)
+
+
+def _step(manifest: Path) -> int:
+    match = re.fullmatch(r"step-(\d+)\.json", manifest.name)
+    return int(match[1]) if match else -1
 
 
 def _text(content: dict[str, Any]) -> bytes:
@@ -168,21 +228,51 @@ def _read_schema_1(path: Path, device: str) -> Checkpoint:
         raise DamagedCheckpoint(path, str(error)) from None
     if not isinstance(record, dict) or record.pop("schema", None) != 1:
         raise UsageError(f"{path} has an unknown checkpoint schema; this version reads 1 to {SCHEMA}: upgrade dvaepp")
-    return Checkpoint(tensors, record)
+    with path.open("rb") as file:
+        return Checkpoint(tensors, record, digest=hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def _named(manifest: Path) -> list[str]:
+    """The files of tensors that a manifest names, all beside it; none where it cannot be read."""
+    try:
+        return [Path(name).name for name in _manifest(manifest)["files"]]
+    except (DamagedCheckpoint, UsageError):
+        return []
+
+
+def _set_aside(folder: Path, manifests: Sequence[Path], ending: str) -> None:
+    """Rename manifests, and those of their tensors that no other manifest names: no longer read, and never dropped.
+
+    Tensors come first: after a crash in between their manifest is found damaged once more, and its turn comes then.
+    """
+    others = [path for path in [*_manifests(folder), folder / "best.json"] if path not in manifests]
+    elsewhere = {name for path in others for name in _named(path)}
+    tensors = [name for path in manifests for name in _named(path) or _of_step(path) if name not in elsewhere]
+    for path in dict.fromkeys([*(folder / name for name in tensors), *manifests]):
+        _rename(path, ending)
+
+
+def _of_step(manifest: Path) -> list[str]:
+    """The tensors of a manifest that cannot be read, by their name."""
+    return [path.name for path in manifest.parent.glob(f"{manifest.stem}-*.safetensors")]
+
+
+def _rename(path: Path, ending: str) -> None:
+    """Add an ending that no other file has taken."""
+    target, number = path.with_name(path.name + ending), 2
+    while target.exists():
+        target, number = path.with_name(f"{path.name}{ending}-{number}"), number + 1
+    if path.is_file():
+        path.rename(target)
 
 
 def _drop_old(folder: Path) -> None:
     """Manifests before files, so that a crash in between leaves files without a manifest, not the other way round."""
-    manifests = sorted(folder.glob("step-*.json"))
+    manifests = _manifests(folder)
     for path in manifests[:-KEPT]:
         remove(path)
     remove(folder / "last.safetensors")
-    kept: set[str] = set()
-    for path in [*manifests[-KEPT:], folder / "best.json"]:
-        try:
-            kept |= set(_manifest(path)["files"])
-        except (DamagedCheckpoint, UsageError):
-            continue
+    kept = {name for path in [*manifests[-KEPT:], folder / "best.json"] for name in _named(path)}
     if (folder / "best.json").is_file():
         remove(folder / "best.safetensors")
     for path in [*folder.glob("step-*.safetensors"), *folder.glob(".*.partial")]:

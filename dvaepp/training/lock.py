@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,9 +28,11 @@ def owned(folder: Path) -> Iterator[None]:
 
 def _acquired(folder: Path) -> FileLock:
     owner = folder / ".owner.json"
-    lock = FileLock(folder / ".lock", mode=0o666)
+    path = folder / ".lock"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        path.touch()  # under the user's umask; a FileLock would give the file it makes exactly the mode it is told
+        lock = FileLock(path, mode=stat.S_IMODE(path.stat().st_mode))
         lock.acquire(timeout=0)
         me = {"process": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
         owner.write_text(json.dumps(me) + "\n")

@@ -1,7 +1,6 @@
 """The training loop, top to bottom: build, then step, log, validate and save until the last step."""
 
 import math
-import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from dvaepp import ranks
 from dvaepp.data import Dataset, load
-from dvaepp.errors import UsageError
+from dvaepp.errors import UsageError, to_stderr
 from dvaepp.files import write_durably
 from dvaepp.models.feedforward import FeedForward
 from dvaepp.models.noise import Noise
@@ -28,6 +27,7 @@ from dvaepp.training.bounds import Terms, terms
 from dvaepp.training.faults import Before, NonFinite, Signals, Stopped, check_finite
 from dvaepp.training.lock import owned
 from dvaepp.training.metrics import Metrics
+from dvaepp.training.same_data import check_same_data
 from dvaepp.training.schedules import kl_weight, learning_rate, sharpness, smoothing_at
 from dvaepp.training.state import PRECISIONS, Progress, State, build, estimate_log_z, restore, save, sums_exactly
 from dvaepp.training.targets import FeedForwardTarget
@@ -67,10 +67,12 @@ def train(
     143 or 130. Inside `ranks.joined()` all processes of the job train one model.
     """
     folder = Path(run_dir)
-    say = say or (lambda line: print(line, file=sys.stderr, flush=True))
+    say = say or to_stderr
     if ranks.rank() != 0:
         say = _nothing
-    if not resume:
+    if resume:
+        _check_resumable(folder)
+    else:
         _check_empty(folder)
     _check_processes(recipe)
     dataset = load(recipe.data.name, data_dir, recipe.data.path)
@@ -106,6 +108,16 @@ def _check_empty(folder: Path) -> None:
         raise UsageError(f"{folder} already holds a run: continue it with --resume, or choose another --run-dir")
 
 
+def _check_resumable(folder: Path) -> None:
+    """Tell of an export before anything is read, computed or locked for it."""
+    record = checkpoint.last_record(folder / "checkpoints")
+    if record is not None and "progress" not in record:
+        raise UsageError(
+            f"{folder} is an exported model: without the optimizer, the chains and the random numbers of its training "
+            "it cannot be resumed; resume the run that it was exported from, or train its recipe in a new --run-dir"
+        )
+
+
 def _check_processes(recipe: Recipe) -> None:
     n = ranks.size()
     if n > 1 and recipe.estimator is not None:
@@ -131,7 +143,7 @@ def _resumed(
     if not checkpoint.exists(folder / "checkpoints"):
         say(f"{folder} has no checkpoint yet: starting from step 0")
         return state
-    saved = checkpoint.read(folder / "checkpoints", "last", device, say)
+    saved = _recovered(folder / "checkpoints", device, say)
     if saved.recipe is not None:
         changes = differences(saved.recipe, recipe)
         shorter = recipe.training.steps < saved.recipe["training"]["steps"]
@@ -142,17 +154,21 @@ def _resumed(
                 f"{folder} was trained by another recipe ({'; '.join(refused)}): a resumed run may only extend "
                 "training.steps; train the changed recipe in a new --run-dir"
             )
-    if saved.record["data_checksum"] != dataset.checksum:
-        raise UsageError(
-            f"{folder} was trained on {saved.record['dataset']} with other files (checksum "
-            f"{saved.record['data_checksum'][:12]}, now {dataset.checksum[:12]}): give the same --data-dir"
-        )
+    check_same_data(folder, saved.record, dataset, recipe.data)
     state = restore(state, saved)
     if state.step >= recipe.training.steps:
         say(f"{folder} is finished, at step {state.step}; --set training.steps=N with a larger N extends it")
     else:
         say(f"resuming at step {state.step}")
     return state
+
+
+def _recovered(folder: Path, device: str, say: Callable[[str], None]) -> checkpoint.Checkpoint:
+    """The last intact checkpoint. The first process sets damaged files aside before the others begin to read."""
+    if ranks.rank() == 0:
+        saved = checkpoint.recover(folder, device, say)
+    ranks.largest(0)  # all wait here for the first
+    return saved if ranks.rank() == 0 else checkpoint.read(folder, device=device)
 
 
 def _loop(run: Run, state: State, signals: Signals) -> None:

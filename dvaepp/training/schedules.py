@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from dvaepp.recipes.schema import Optimizer, Smoothing
+from dvaepp.recipes.schema import Optimizer
+from dvaepp.recipes.smoothing import Sharpness, Smoothing
 from dvaepp.smoothing import MEMBERS
 from dvaepp.smoothing.base import Smoothing as SmoothingMember
-from dvaepp.smoothing.binary import Binary
 
 WARMUP_FACTOR = 0.1  # 3e-4 before 3e-3 in the public runs
 
@@ -26,14 +26,13 @@ def kl_weight(warmup: float, t: float) -> float:
     return 1.0 if warmup == 0 else min(1.0, t / warmup)
 
 
-def sharpness(smoothing: Smoothing, t: float) -> float:
-    """β (or whatever the smoothing's parameter is), linear from start to end (Sec. 7.1)."""
-    return smoothing.start + (smoothing.end - smoothing.start) * t
+def sharpness(smoothing: Smoothing, t: float) -> Sharpness:
+    """β, or whatever the smoothing's first parameter is (Sec. 7.1); a list where each group has its own."""
+    return smoothing.sharpness(t)
 
 
-def smoothing_at(smoothing: Smoothing, t: float) -> SmoothingMember:
-    if smoothing.name == "binary":
-        return Binary(validate_args=False)
+def smoothing_at(smoothing: Smoothing, t: float) -> SmoothingMember | list[SmoothingMember]:
+    """The smoothing at progress t: one for all groups of units, or a list with one for each."""
     member: Any = MEMBERS[smoothing.name]
-    made: SmoothingMember = member(sharpness(smoothing, t), validate_args=False)
-    return made
+    made: list[SmoothingMember] = [member(**parameters, validate_args=False) for parameters in smoothing.at(t)]
+    return made[0] if smoothing.num_groups is None else made

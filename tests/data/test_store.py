@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 import torch
 
-from dvaepp.data import DataError, check, cifar10, fetch, load, mnist_static, omniglot, packed, store
+from dvaepp import cli
+from dvaepp.data import DataError, NoNetwork, check, cifar10, fetch, load, mnist_static, omniglot, packed, store
 from dvaepp.data import caltech as caltech_module
 from dvaepp.data.base import File
 from dvaepp.data.store import Found
@@ -285,3 +286,79 @@ def test_a_damaged_demo_file_names_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "mnist_5k.csv.gz").write_bytes(gzip.compress(b"1,2\n3,4\n"))
     with pytest.raises(DataError, match=r"expected 5000 rows .* found \(2, 2\)"):
         load("demo", tmp_path)
+
+
+def test_no_network_is_told_with_what_works_without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    mirrors(monkeypatch, "http://127.0.0.1:1", "good")
+    with pytest.raises(NoNetwork) as error:
+        load("caltech", tmp_path)
+    one_line(error, "no network", "`dvaepp train demo`", "data.path")
+
+
+def test_a_server_that_answers_is_no_missing_network(
+    server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mirrors(monkeypatch, server, "nowhere")
+    with pytest.raises(DataError) as error:
+        load("caltech", tmp_path)
+    assert not isinstance(error.value, NoNetwork) and "network" not in str(error.value)
+
+
+def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing but the demonstration's digits is here, and no server answers; counts who is asked."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("DVAEPP_DATA", raising=False)
+
+    def refuse(url: str, *_: object) -> Path:
+        asked.append(url)
+        raise ConnectionRefusedError("refused")
+
+    asked.clear()
+    monkeypatch.setattr(store, "_download", refuse)
+
+
+def test_fetching_all_says_once_that_there_is_no_network(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _offline(monkeypatch, tmp_path)
+    with pytest.raises(SystemExit):
+        cli.main(["data", "fetch"])
+    shown = capsys.readouterr()
+    assert shown.err.count("no network") == 1 and shown.err.count("not here") >= 4
+    assert "demo" in shown.out and " ok " in shown.out
+    assert {url.split("/")[2] for url in asked} == {"people.cs.umass.edu"}, "only the first data set was asked for"
+
+
+@pytest.mark.parametrize("dry", [True, False])
+def test_reproducing_says_once_that_there_is_no_network(
+    dry: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _offline(monkeypatch, tmp_path)
+    folders = ["--results", str(tmp_path / "results"), "--root", str(tmp_path / "runs")]
+    if dry:
+        cli.main(["reproduce", "table2", "--dry-run", *folders])
+    else:
+        with pytest.raises(SystemExit):
+            cli.main(["reproduce", "table2", *folders])
+    shown = capsys.readouterr()
+    assert (shown.out + shown.err).count("no network") == 1
+    if dry:
+        lines = shown.out.splitlines()
+        assert len(lines) == 33 and all("is not here" in line for line in lines[:-1])
+        assert "32 of unknown time" in lines[-1]
+    else:
+        assert "32 of 32 failed" in shown.err
+    assert len({url.rpartition("/")[0] for url in asked}) == 1
+
+
+def test_a_stand_in_is_called_one(real: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside a data set whose own file is there, which is ok."""
+    name = "omniglot/omniglot28_standin.mat"
+    (tmp_path / "omniglot").mkdir()
+    shutil.copyfile(real / name, tmp_path / name)
+    for each in ("omniglot", "omniglot_static"):
+        cli.main(["data", "check", each, "--data-dir", str(tmp_path)])
+        shown = capsys.readouterr().out
+        assert "stand-in, other pixels than the published file" in shown and " ok " not in shown
+    cli.main(["data", "check", "caltech", "--data-dir", str(real)])
+    assert " ok " in (shown := capsys.readouterr().out) and "stand-in" not in shown

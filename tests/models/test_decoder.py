@@ -49,6 +49,12 @@ def test_every_pixel_is_scored_exactly_once(height: int, width: int, size: int, 
     assert canvas.owner().tolist() == expected
 
 
+def test_a_28x28_image_has_few_pixels_at_the_coarsest_scale() -> None:
+    """Padding takes 7 of the 16: the numbers of docs/paper_map.md."""
+    canvas = Canvas(28, 28, 32, 4)
+    assert [int(canvas.new(index).sum()) for index in range(4)] == [9, 40, 147, 588]
+
+
 def test_a_16x16_image_has_the_colours_of_the_papers_figure() -> None:
     """Its drawing instructions: rows and columns modulo 4, red 0, green 1, blue 2."""
 

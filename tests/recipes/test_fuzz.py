@@ -86,6 +86,10 @@ PLAUSIBLE = {
     "model.local_kind": ["normal", "bernoulli"],
     "smoothing.name": ["binary", "concrete", "exponential", "gaussian", "logistic", "power_law"]
     + ["spike_exponential", "uniform_exponential", "base", "quadratic"],
+    "smoothing": ["{}", '{"name": "logistic"}', '{"name": []}', '{"name": "gaussian", "scale": 0.1, "beta": 1}'],
+    "smoothing.beta": ["8", "0", '{"start": 1}', '{"start": 1, "end": 1e6}', "[8, 9]", "[[8]]", "[null]"],
+    "smoothing.scale": ["0.1", "-1", "1e-6", "[0.1, 0.2]", "{}"],
+    "smoothing.beta.end": ["8", "null", "[]"],
     "training.objective": ["boltzmann", "rolfe", "joint", "marginal"],
     "training.precision": ["float32", "float64", "float16"],
     "training.batch_size": ["1", "2", "7", "100000"],
@@ -134,8 +138,9 @@ TAME = {  # what a user may try: mostly accepted, and then a step must be possib
     "model.posterior": st.sampled_from(["[]", '["3"]', '["2", "5"]']),
     "model.input_filters": FEW,
     "smoothing.name": st.sampled_from(["exponential", "gaussian", "logistic", "power_law", "uniform_exponential"]),
-    "smoothing.start": LOGARITHMIC,
-    "smoothing.end": LOGARITHMIC,
+    "smoothing.beta": LOGARITHMIC
+    | st.tuples(LOGARITHMIC, LOGARITHMIC).map(lambda ends: f'{{"start": {ends[0]}, "end": {ends[1]}}}')
+    | st.lists(LOGARITHMIC, min_size=1, max_size=3).map(lambda values: f"[{', '.join(values)}]"),
     "optimizer.name": st.sampled_from(["adam", "adamax"]),
     "optimizer.learning_rate": st.floats(-12, 0).map(lambda power: str(10**power)),
     "optimizer.epsilon": st.floats(-20, 0).map(lambda power: str(10**power)),

@@ -15,6 +15,7 @@ from dvaepp.cli import main
 from dvaepp.data import store
 from dvaepp.reporting import numbers, page, pictures
 from dvaepp.reporting.run import Run, read
+from dvaepp.training import checkpoint
 from tests.reporting.pages import Page, faults, report
 
 NAMES = ["rbm", "rebar", "convolutional", "continuous"]
@@ -147,8 +148,9 @@ def _garbled(run: Path) -> None:
     lines = (run / "metrics.jsonl").read_text().splitlines()
     lines[3:6] = ["\x00\xff{", "[1, 2]", '{"bound": 3}']
     (run / "metrics.jsonl").write_bytes("\n".join(lines).encode("latin-1"))
+    digest = json.loads((run / "evaluation.json").read_text())["checkpoint_sha256"]
     bare = {"log_likelihood": -3.25, "standard_error": 0.5, "steps": "many", "log_partition": {"value": None}}
-    (run / "evaluation.json").write_text(json.dumps(bare))
+    (run / "evaluation.json").write_text(json.dumps({**bare, "checkpoint_sha256": digest}))
 
 
 def _strange(run: Path) -> None:
@@ -161,10 +163,42 @@ def _strange(run: Path) -> None:
 
 
 def _old(run: Path) -> None:
-    """Metrics emptied, an evaluation of an earlier step."""
+    """Metrics emptied, an evaluation of an earlier model."""
     (run / "metrics.jsonl").write_text("")
     evaluation = json.loads((run / "evaluation.json").read_text())
+    (run / "evaluation.json").write_text(json.dumps({**evaluation, "steps": 7, "checkpoint_sha256": "0" * 64}))
+
+
+def _of_version_1(run: Path) -> None:
+    """An evaluation without a digest, of the step, the data and the seed of this model."""
+    evaluation = json.loads((run / "evaluation.json").read_text())
+    del evaluation["checkpoint_sha256"]
+    (run / "evaluation.json").write_text(json.dumps(evaluation))
+
+
+def _of_version_1_and_another_step(run: Path) -> None:
+    evaluation = json.loads((run / "evaluation.json").read_text())
+    del evaluation["checkpoint_sha256"]
     (run / "evaluation.json").write_text(json.dumps({**evaluation, "steps": 7}))
+
+
+def _of_one_image(run: Path) -> None:
+    evaluation = json.loads((run / "evaluation.json").read_text())
+    (run / "evaluation.json").write_text(json.dumps({**evaluation, "num_images": 1, "standard_error": None}))
+
+
+def _nested(run: Path) -> None:
+    """Deeper than Python recurses, in the evaluation and in a line of metrics."""
+    (run / "evaluation.json").write_text('{"log_likelihood":' * 100_000)
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write('{"step": 61, "bound": ' + "[" * 100_000 + "]" * 100_000 + "}\n")
+
+
+def _nested_fields(run: Path) -> None:
+    """As deep as the parser takes, which no function that prints could; and a number that no float holds."""
+    evaluation = json.loads((run / "evaluation.json").read_text())
+    text = json.dumps({**evaluation, "split": "DEEP", "beta": "DEEP", "bits_per_dim": 10**400})
+    (run / "evaluation.json").write_text(text.replace('"DEEP"', "[" * 900 + "]" * 900))
 
 
 @pytest.mark.parametrize(
@@ -193,12 +227,34 @@ def _old(run: Path) -> None:
             ],
         ),
         (_garbled, ["3 of 63 lines of metrics.jsonl are damaged", "−3.25 ± 0.50 nats", "log Z has no error bar yet."]),
-        (_strange, ["The model could not be loaded: run"]),
+        (
+            _strange,
+            [
+                "The model could not be loaded: run",
+                "Without the model it could not be checked that this evaluation is of this model.",
+            ],
+        ),
+        (_of_version_1, ["This evaluation was written without the digest of its model; step, data and seed are those"]),
+        (
+            _of_version_1_and_another_step,
+            ["evaluation.json is of another model, the checkpoint of step 7, and was left out"],
+        ),
+        (_of_one_image, ["1 of the test set", "95 % interval none one image has no spread"]),
+        (
+            _nested,
+            [
+                "The last line of metrics.jsonl is incomplete and was left out.",
+                "evaluation.json is damaged and was left out. dvaepp evaluate run computes",
+            ],
+        ),
+        (_nested_fields, ["evaluation.json is damaged and was left out."]),
         (
             _old,
             [
                 "metrics.jsonl is empty",
-                "The evaluation is of step 7; the rest of this page shows the checkpoint of step",
+                "evaluation.json is of another model, the checkpoint of step 7 (sha256 000000000000), and was left "
+                "out: this page shows the checkpoint of step",
+                "dvaepp evaluate run computes log p(x)",
             ],
         ),
     ],
@@ -214,6 +270,23 @@ def test_what_is_missing_is_said_and_the_rest_is_shown(
     assert str(run.parent) not in seen.html  # a page is there to be shown to others
     headings = ("Evaluation", "Samples", "Reconstructions", "Training", "KL per group", "Active units", "RBM prior")
     assert len(seen.all("h2")) == 9 and all(heading in seen.text for heading in headings)
+
+
+def test_the_number_of_another_model_is_nowhere_on_the_page(run: Path) -> None:
+    """After more training the evaluation is of a model that the run no longer has."""
+    evaluation = json.loads((run / "evaluation.json").read_text())
+    shown = {**evaluation, "log_likelihood": -8765.4321}
+    (run / "evaluation.json").write_text(json.dumps(shown))
+    number = numbers.nats(-8765.4321)
+    assert number in report(run).html
+    saved = checkpoint.read(run / "checkpoints", "best")
+    assert saved.recipe is not None
+    saved.tensors["model.prior.bias_left"] += 0.1
+    checkpoint.write(run / "checkpoints", saved.tensors, saved.record, saved.recipe, best=True)
+    seen = report(run)
+    assert number not in seen.html and "evaluation.json is of another model" in seen.text
+    main(["evaluate", str(run), "--samples", "2"])
+    assert "evaluation.json is of another model" not in report(run).text
 
 
 def _read(run: Path, path: str | None, name: str = "table2") -> Run:

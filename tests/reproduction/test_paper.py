@@ -1,6 +1,6 @@
 """The paper's tables and our cells: complete, as printed, each with a recipe that builds."""
 
-import math
+import itertools
 import re
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import pytest
 
 from dvaepp import recipes
 from dvaepp.errors import UsageError
+from dvaepp.recipes.schema import Convolutional
 from dvaepp.reproduction import paper, plan
 
 PAPER = Path(__file__).resolve().parents[3] / "shared" / "paper" / "dvaepp.tex"
@@ -63,11 +64,18 @@ def test_scale_shortens_every_schedule_in_proportion(tmp_path: Path) -> None:
 
 
 def test_grids_are_those_that_the_paper_names(tmp_path: Path) -> None:
-    table2, table1 = paper.cells("table2")[0], paper.cells("table1")
-    assert len(paper.grid(table2)) == 4
-    sizes = {
-        cell.recipe: len(paper.grid(cell)) for cell in table1 if cell.recipe in ("table1.joint", "table1.marginal")
-    }
-    assert sizes == {"table1.joint": math.prod((2, 4, 7)), "table1.marginal": 56}
+    """Sec. 7.1: rate, first and last β; App. F: β; Sec. 7.3: inference groups of the global units. Every one builds."""
+    rates, first, last = {1e-4, 5e-4}, {5, 6, 7, 8}, {12, 14, 16, 18}
+    table1 = [cell for cell in paper.cells("table1") if cell.recipe in ("table1.joint", "table1.marginal")]
+    for cell in table1:
+        built = [recipes.build(cell.recipe, cell.arguments, changes) for changes in paper.grid(cell)]
+        found = {(r.optimizer.learning_rate, r.smoothing.start, r.smoothing.end) for r in built}
+        assert found == set(itertools.product(rates, first, last)) and len(built) == len(found) == 32
+    for cell in paper.cells("table2"):
+        built = [recipes.build(cell.recipe, cell.arguments, changes) for changes in paper.grid(cell)]
+        assert [(r.smoothing.start, r.smoothing.end) for r in built] == [(beta, beta) for beta in (5, 6, 8, 10)]
+    for cell in paper.cells("table3"):
+        built = [recipes.build(cell.recipe, cell.arguments, changes) for changes in paper.grid(cell)]
+        assert [r.model.global_groups for r in built if isinstance(r.model, Convolutional)] == [1, 2, 4]
     with pytest.raises(UsageError, match="leave out --select"):
-        paper.grid(table1[0])
+        paper.grid(paper.cells("table1")[0])

@@ -139,7 +139,7 @@ def test_select_evaluates_what_validates_best(tmp_path: Path) -> None:
     assert len(scores) == 4
     assert scores == {task.changes: best_validation(task.folder) for task in tasks}
     best = max(scores, key=lambda key: scores[key])
-    assert f"smoothing.end={record.recipe['smoothing']['end']:.0f}" in best
+    assert f"smoothing.beta={record.recipe['smoothing']['beta']:.0f}" in best
 
 
 def test_a_cell_that_fails_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_cell_that_fails_is_named_and_the_others_are_kept(tmp_path: Path) -> N
         work.perform(bad.model_dump_json())
     with pytest.raises(OSError, match="1 of 1 failed; .*running the same again goes on.*nowhere"):
         run([bad], where="local", jobs=1, root=tmp_path / "runs", say=_quiet)
-    with pytest.raises(UsageError, match="dask-local or dask://HOST:PORT, got 'slurm'"):
+    with pytest.raises(UsageError, match=r"dask-local, dask://HOST:PORT or .*, got 'slurm'"):
         run([bad], where="slurm", jobs=1, root=tmp_path / "runs", say=_quiet)
 
 
@@ -227,12 +227,16 @@ def test_claims_are_checked_against_the_records() -> None:
 
     good = [_record(cell("rbm"), -88.0), _record(cell("joint"), -95.0), _record(cell("rolfe"), -88.1)]
     verdicts = {claim.text: claim.verdict for claim in show.claims("table2", good)}
-    directed, rolfe, deeper = verdicts.values()
+    directed, rolfe, rolfe_two, deeper = verdicts.values()
     assert directed.startswith("holds in 1 of 1 comparisons") and "15 without records" in directed
     assert rolfe.startswith("holds in 1 of 1") and "Within two standard errors" in rolfe
-    assert deeper == "no records yet"
+    assert rolfe_two == deeper == "no records yet"
+    two = [_record(cell("rbm", 2), -90.0), _record(cell("rolfe", 2), -88.0)]
+    verdicts = {claim.text: claim.verdict for claim in show.claims("table2", two)}
+    assert "RBM (ours) - RBM (Rolfe) = -2.00" in verdicts["Ours is at least as good as Rolfe's with two layers"]
+    assert verdicts["Ours is at least as good as Rolfe's with one layer"] == "no records yet"
     bad = [_record(cell("rbm"), -96.0), _record(cell("joint"), -95.0), _record(cell("rbm", 2), -96.1)]
-    directed, _, deeper = [claim.verdict for claim in show.claims("table2", bad)]
+    directed, _, _, deeper = [claim.verdict for claim in show.claims("table2", bad)]
     assert "holds in 0 of 1" in directed and "holds in 0 of 1" in deeper
     assert "Not in mnist_static, 1 nonlinear: RBM (ours) - Joint ELBO = -1.00" in directed
     assert "Within two standard errors: RBM (ours): mnist_static, 2 nonlinear - mnist_static, 1 nonlinear" in deeper
@@ -254,3 +258,29 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     (tmp_path / "table2.rbm.json").write_text('{"cell": 1}')
     with pytest.raises(UsageError, match=r"table2.rbm.json is no record of a cell: .*; remove it"):
         records.read(tmp_path)
+
+
+def test_damaged_records_do_not_hide_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each is named once, in one line on stderr; the others are shown."""
+    records.write(tmp_path, _record(paper.cells("table2")[0], -90.125))
+    (tmp_path / "table2.a.json").write_text('{"cell": 1}')
+    (tmp_path / "table2.b.json").write_bytes(b"\xff\xfe")
+    (tmp_path / "table2.c.json").mkdir()
+    cli.main(["reproduce", "table2", "--show", "--results", str(tmp_path)])
+    shown = capsys.readouterr()
+    assert "-90.1" in shown.out
+    lines = shown.err.splitlines()
+    assert [f"table2.{x}.json is no record of a cell" in line for x, line in zip("abc", lines, strict=True)] == [
+        True
+    ] * 3
+
+
+def test_the_notes_of_records_stand_below_their_table(capsys: pytest.CaptureFixture[str]) -> None:
+    cell = paper.cells("table2")[0]
+    note = "Trained at [half] the rate"
+    found = [_record(cell, -90.0).model_copy(update={"note": note}), _record(cell, -91.0, seed=1)]
+    line = f"Note on mnist_static, 1 linear, RBM (ours) (scale 0.06, seed 0): {note}"
+    text = show.markdown("table2", found)
+    assert text.count("Note on") == 1 and f"- {line}\n" in text
+    show.terminal("table2", found)
+    assert line in capsys.readouterr().out

@@ -84,13 +84,21 @@ def test_steps_and_chains_share_no_stream(kernel: Kernel) -> None:
 
 
 def _threshold(
-    kernel: Kernel, rows: int, units: int, *, threads: int = 1, scale: bool = True, key: int = 3, step: int = 9
+    kernel: Kernel,
+    rows: int,
+    units: int,
+    *,
+    threads: int = 1,
+    scale: bool = True,
+    key: int = 3,
+    step: int = 9,
+    dtype: torch.dtype = torch.float32,
 ):
     g = torch.Generator().manual_seed(rows * units)
-    acc = 3 * torch.randn(4000, units, generator=g)[:rows]
-    base, delta = torch.randn(2, units, generator=g)
-    scales = torch.linspace(0, 1, 4000)[:rows].contiguous() if scale else None
-    out = torch.full((rows, units + 3), -1.0)  # wider than the block: a slice of all units
+    acc = 3 * torch.randn(4000, units, generator=g, dtype=dtype)[:rows]
+    base, delta = torch.randn(2, units, generator=g, dtype=dtype)
+    scales = torch.linspace(0, 1, 4000, dtype=dtype)[:rows].contiguous() if scale else None
+    out = torch.full((rows, units + 3), -1.0, dtype=dtype)  # wider than the block: a slice of all units
     kernel.threshold(acc, base, delta, scales, out[:, :units], key, step, threads)
     assert (out[:, units:] == -1).all()
     s = np.ones(rows) if scales is None else scales.numpy().astype(np.float64)
@@ -100,8 +108,9 @@ def _threshold(
 
 @pytest.mark.parametrize("rows, units", [(1, 1), (3, 7), (50, 64), (37, 100), (11, 200), (3, 5000), (2, 4096)])
 @pytest.mark.parametrize("scale", [True, False])
-def test_threshold_equals_numpy(kernel: Kernel, rows: int, units: int, scale: bool) -> None:
-    z, logits = _threshold(kernel, rows, units, scale=scale)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_threshold_equals_numpy(kernel: Kernel, rows: int, units: int, scale: bool, dtype: torch.dtype) -> None:
+    z, logits = _threshold(kernel, rows, units, scale=scale, dtype=dtype)
     count = -(-rows * units // 64) * 64
     words = _words(kernel, count, key=3, step=9)[: rows * units].reshape(rows, units)
     u = ((words >> 1) + 0.5) / 2**31
@@ -119,6 +128,24 @@ def test_noise_depends_on_neither_threads_nor_other_chains(kernel: Kernel) -> No
     for out in (few, many):
         kernel.threshold(torch.zeros_like(out), torch.zeros(50), torch.zeros(50), None, out, 1, 1, 1)
     assert torch.equal(few, many[:10])
+
+
+def test_large_terms_cancel_before_a_double_logit_is_rounded(kernel: Kernel) -> None:
+    """logit = 2^30 + 1 - 2^30 = 1: in float32 the one is lost, and every second unit would be on instead of 73 %."""
+    acc = torch.full((20_000, 1), 2.0**30 + 1, dtype=torch.float64)
+    base, delta, out = acc.new_zeros(1), acc.new_full((1,), -(2.0**30)), torch.empty_like(acc)
+    kernel.threshold(acc, base, delta, None, out, 1, 1, 1)
+    p = 1 / (1 + np.exp(-1))
+    assert abs(out.mean().item() - p) < norm.isf(RATE / 2) * np.sqrt(p * (1 - p) / 20_000)
+
+
+def test_tensors_of_mixed_types_are_refused(kernel: Kernel) -> None:
+    """The compiled code reads raw memory: a double taken for a float would be garbage without a word."""
+    single, double = (torch.zeros(4, 4, dtype=dtype) for dtype in (torch.float32, torch.float64))
+    with pytest.raises(TypeError, match=r"one type, float32 or float64, got \['torch.float32', 'torch.float64'\]"):
+        kernel.threshold(single, double[0], single[0], None, single, 1, 1, 1)
+    with pytest.raises(TypeError, match=r"sweeps needs float32 tensors, got \['torch.float64'\]"):
+        kernel.sweeps(single, single, double, single[0], single[0], 1, 1, 1, 1)
 
 
 def test_certain_units_are_certain(kernel: Kernel) -> None:

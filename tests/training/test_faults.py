@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from dvaepp import cli, recipes
+from dvaepp import cli, recipes, runs
 from dvaepp.data import load
 from dvaepp.errors import UsageError
 from dvaepp.recipes.schema import Recipe
@@ -137,6 +137,62 @@ def test_a_second_sigint_acts_at_once() -> None:
 
 
 # Resuming.
+
+
+def test_what_a_run_saved_after_it_went_back_behind_damaged_checkpoints_is_there(images: Path, tmp_path: Path) -> None:
+    """Save, damage the two newest, resume, SIGTERM, resume: the second resumption starts where the first was stopped.
+
+    The run goes back to the best checkpoint and writes steps that are lower than those of the damaged files.
+    """
+    run, folder, best = tmp_path / "run", tmp_path / "run" / "checkpoints", 4
+    train(recipe(images, steps=4, training__checkpoint_minutes=0), run, say=quiet)
+    early = {path.name: path.read_bytes() for path in folder.glob("step-000000004*")}
+    train(recipe(images, steps=8, training__checkpoint_minutes=0), run, resume=True, say=quiet)
+    for name, data in early.items():  # as if step 4 had validated best
+        (folder / (name if name.endswith(".safetensors") else "best.json")).write_bytes(data)
+    newest = sorted(folder.glob("step-*.json"))
+    assert [path.stem for path in newest] == ["step-000000007", "step-000000008"]
+    for manifest in newest:
+        manifest.write_bytes(manifest.read_bytes()[:-3])
+    longer = recipe(images, steps=10**6, training__checkpoint_minutes=0)
+    process = _start(longer, run, resume=True)
+    process.until(r"^step \d+ saved")
+    process.send(signal.SIGTERM)
+    assert process.wait() == 143, process.text
+    assert all(f"{manifest.name} is damaged" in process.text for manifest in newest), process.text
+    stopped = int(re.search(r"stopped by a signal at step (\d+); saved", process.text)[1])  # type: ignore[index]
+    assert f"resuming at step {best}\n" in process.text and stopped > best
+    said: list[str] = []
+    assert checkpoint.read(folder, say=said.append).record["step"] == stopped and not said
+    again = _start(longer, run, resume=True)
+    again.until(rf"^resuming at step {stopped}$")
+    again.until(rf"^step {stopped + 1} saved")
+    again.send(signal.SIGTERM)
+    assert again.wait() == 143, again.text
+    assert sorted(path.name for path in folder.glob("*.json.damaged")) == [f"{path.name}.damaged" for path in newest]
+
+
+def test_an_export_cannot_be_resumed_and_says_why(images: Path, tmp_path: Path) -> None:
+    """Nothing is written into it either: it may be the copy that others load."""
+    made = recipe(images, steps=4)
+    train(made, tmp_path / "run", say=quiet)
+    export = runs.export(tmp_path / "run", tmp_path / "export")
+    before = sorted(path.name for path in export.rglob("*"))
+    with pytest.raises(UsageError, match=r"export is an exported model: .*optimizer.*cannot be resumed.*new --run-dir"):
+        train(recipe(images, steps=8), export, resume=True, say=quiet)
+    assert sorted(path.name for path in export.rglob("*")) == before
+
+
+@pytest.mark.parametrize("umask, mode", [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
+def test_the_lock_has_the_mode_that_the_umask_gives(umask: int, mode: int, tmp_path: Path) -> None:
+    before = os.umask(umask)
+    try:
+        for _ in range(2):
+            with owned(tmp_path / "run"):
+                pass
+    finally:
+        os.umask(before)
+    assert {oct(path.stat().st_mode & 0o777) for path in (tmp_path / "run").iterdir()} == {oct(mode)}
 
 
 def test_a_finished_run_says_so(images: Path, tmp_path: Path) -> None:
@@ -301,7 +357,7 @@ def test_other_data_files_are_refused(images: Path, tmp_path: Path) -> None:
     altered = bytearray(mine.read_bytes())
     altered[-1] ^= 1
     mine.write_bytes(altered)
-    with pytest.raises(UsageError, match="was trained on images with other files .*give the same --data-dir"):
+    with pytest.raises(UsageError, match="was trained on images with other files .*put back what .*images.npy held"):
         train(recipe(mine, steps=6), tmp_path / "run", resume=True, say=quiet)
 
 

@@ -124,11 +124,11 @@ def _line(axes: Axes, plot: Plot, curve: Curve, found: Series, colour: str | Non
 
 
 def _evaluation(axes: Axes, evaluation: Record, colour: str | None) -> Series:
-    """log p(x) of the evaluation at the step it was made, with two standard errors either way."""
+    """log p(x) of the evaluation at the step it was made, with two standard errors either way where it has one."""
     point = series([{"step": evaluation["steps"], **evaluation}], "log_likelihood")
-    label = f"{plain(str(evaluation.get('split', 'evaluation')))} ± 2 s.e."
     error = series([{"step": evaluation["steps"], **evaluation}], "standard_error").values
-    error_bar(axes, point.steps, point.values, 2 * error, colour or COLOURS["purple"], label)
+    label = plain(str(evaluation.get("split", "evaluation"))) + (" ± 2 s.e." if len(error) else "")
+    error_bar(axes, point.steps, point.values, 2 * error if len(error) else None, colour or COLOURS["purple"], label)
     return point
 
 

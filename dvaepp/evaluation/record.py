@@ -1,0 +1,154 @@
+"""What evaluations leave in a run directory: the best one of its model, and a line for each that was made.
+
+    evaluation.json     the best evaluation of the model that the run has now
+    evaluations.jsonl   every evaluation ever made there, in order
+
+An evaluation belongs to one model: `checkpoint_sha256` is the digest of the file of tensors it was made from, the one
+that the manifest of the checkpoint states. Of two evaluations of one model the better is, in this order: that of the
+test set, that at the sharpness its recipe evaluates at (the headline of a table), that of more images, that with more
+importance samples. Of two that are alike the later one is kept.
+"""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dvaepp.files import append_durably, write_durably
+
+FILE, HISTORY = "evaluation.json", "evaluations.jsonl"
+DIGEST = "checkpoint_sha256"
+DEPTH = 20  # levels of JSON; an evaluation has four
+Record = dict[str, Any]
+
+
+class Model(NamedTuple):
+    """What an evaluation must agree with: a checkpoint's digest and record, and of the recipe the seed and β."""
+
+    digest: str
+    record: Mapping[str, Any]
+    seed: int
+    beta: str = "inf"
+
+
+class Kept(NamedTuple):
+    """The evaluation that evaluation.json holds now, and a line on which one that is where there was a choice."""
+
+    evaluation: Record
+    line: str = ""
+
+
+def read(folder: Path) -> Record | None:
+    """evaluation.json as it is; None where it is missing or no JSON object."""
+    try:
+        return parse((folder / FILE).read_bytes())
+    except OSError:
+        return None
+
+
+def parse(text: bytes) -> Record | None:
+    """A JSON object; None for anything else, and for one so deeply nested that nothing we write could be it."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and _is_shallow(found) else None
+
+
+def _is_shallow(value: Any) -> bool:
+    """Walked level by level: a recursion would end where Python's does."""
+    level = [value]
+    for _ in range(DEPTH):
+        parts = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, (dict, list))]
+        level = [each for part in parts for each in part]
+    return not level
+
+
+def strict(value: Any) -> Any:
+    """The same with None for numbers that are not finite, such as an R̂ of chains that never met: JSON has none."""
+    if isinstance(value, dict):
+        return {key: strict(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [strict(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def belongs(evaluation: Mapping[str, Any], model: Model) -> bool:
+    """Whether an evaluation is of this model.
+
+    Before version 0.2 evaluations had no digest. They tell step, data and seed, and where all of these agree they
+    are taken as the model's own.
+    """
+    if DIGEST in evaluation:
+        return bool(evaluation[DIGEST] == model.digest)
+    expected = {
+        "steps": model.record.get("step"),
+        "data_checksum": model.record.get("data_checksum"),
+        "dataset": model.record.get("dataset"),
+        "seed": model.seed,
+    }
+    return all(name in evaluation and evaluation[name] == value for name, value in expected.items())
+
+
+def keep(folder: Path, result: Record, model: Model) -> Kept:
+    """Add a result to the history, and make it evaluation.json unless a better one of the same model is there."""
+    before = read(folder)
+    history = folder / HISTORY
+    new = [result] if before is None or history.exists() else [before, result]  # one from before there was a history
+    append_durably(history, _line_end(history) + b"".join(json.dumps(each).encode() + b"\n" for each in new))
+    same = before is not None and belongs(before, model)
+    if before is not None and same and _quality(before, model) > _quality(result, model):
+        return Kept(before, f"{FILE} keeps the better one: {in_words(before)}; this one is in {HISTORY}")
+    write(folder, result)
+    if before is None:
+        return Kept(result)
+    reason = in_words(before) if same else f"one of another checkpoint ({in_words(before)})"
+    return Kept(result, f"{FILE} now holds this one instead of {reason}, which is in {HISTORY}")
+
+
+def write(folder: Path, evaluation: Record) -> None:
+    write_durably(folder / FILE, (json.dumps(evaluation, indent=1) + "\n").encode())
+
+
+def in_words(evaluation: Mapping[str, Any]) -> str:
+    """The size of an evaluation in a few words, whatever its fields hold."""
+    shown = {name: str(evaluation.get(name))[:20] for name in ("split", "num_images", "num_samples", "beta", "steps")}
+    return (
+        f"{shown['split']}, {shown['num_images']} images, K = {shown['num_samples']}, beta {shown['beta']}, "
+        f"step {shown['steps']}"
+    )
+
+
+def _quality(evaluation: Mapping[str, Any], model: Model) -> tuple[bool, bool, bool, float, float]:
+    at_infinity = evaluation.get("beta") == "inf"
+    return (
+        is_number(evaluation.get("log_likelihood")),  # older versions wrote down what was not finite
+        evaluation.get("split") == "test",
+        at_infinity == (model.beta == "inf"),
+        _count(evaluation.get("num_images")),
+        _count(evaluation.get("num_samples")),
+    )
+
+
+def _count(value: Any) -> float:
+    return float(value) if is_number(value) else 0.0
+
+
+def is_number(value: object) -> bool:
+    """A finite number that float can hold; True and False are none."""
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return False
+
+
+def _line_end(path: Path) -> bytes:
+    """A line break where a power cut has torn the last line, so that it costs no further one."""
+    try:
+        with path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return b"" if file.read(1) == b"\n" else b"\n"
+    except OSError:  # missing, or empty
+        return b""

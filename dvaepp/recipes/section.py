@@ -1,0 +1,7 @@
+"""What every section of a recipe shares: it is frozen, refuses unknown keys, and holds finite numbers only."""
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

@@ -1,0 +1,31 @@
+"""Data sets that a plan needs: made sure of once, before many workers ask for them one by one."""
+
+from collections.abc import Callable, Sequence
+
+from dvaepp import data
+from dvaepp.reproduction.plan import Task
+
+
+def without_data(tasks: Sequence[Task], say: Callable[[str], None]) -> dict[str, str]:
+    """By the name of a task, in a few words, why its data set cannot be had; `say` is told the whole of each reason.
+
+    A missing network is said once: after that no other data set is asked for that is not here.
+    """
+    reasons: dict[str, str] = {}
+    offline = False
+    for task in tasks:
+        name = task.recipe.data.name
+        if name in reasons or task.recipe.data.path is not None:
+            continue
+        try:
+            if not offline:
+                data.obtain(name, task.data_dir)
+            reasons[name] = "" if not offline or data.here(name, task.data_dir) else f"{name} is not here"
+        except data.NoNetwork as error:
+            offline, reasons[name] = True, f"{name} is not here"
+            say(str(error))
+        except OSError as error:
+            reasons[name] = f"the files of {name} cannot be used"
+            say(" ".join(str(error).split()))
+    named = {task.name: reasons.get(task.recipe.data.name, "") for task in tasks if task.recipe.data.path is None}
+    return {name: reason for name, reason in named.items() if reason}

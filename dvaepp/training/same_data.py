@@ -1,0 +1,35 @@
+"""Whether a model meets the data that it was trained on: told by the checksum that every checkpoint carries.
+
+A data set with known files may lie on the disk in several forms, packed or plain. Each form has a digest of its own and
+holds the same images, so that a model trained on one of them goes on with another.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from dvaepp.data import Dataset, File, files
+from dvaepp.errors import UsageError
+from dvaepp.recipes.schema import Data
+
+
+def check_same_data(run_dir: Path | str, record: Mapping[str, Any], dataset: Dataset, source: Data) -> None:
+    """Refuse data that is not what the checkpoint with this record was trained on; `source` says where it came from."""
+    trained_on = str(record.get("data_checksum") or "")
+    known = set() if source.path is not None else known_checksums(files(source.name))
+    if trained_on in ("", dataset.checksum) or {trained_on, dataset.checksum} <= known:
+        return
+    remedy = "give the --data-dir of its training" if source.path is None else f"put back what {source.path} held then"
+    raise UsageError(
+        f"{run_dir} was trained on {record.get('dataset')} with other files (checksum {trained_on[:12]}, now "
+        f"{dataset.checksum[:12]} of {dataset.name}): {remedy}"
+    )
+
+
+def known_checksums(needed: list[File]) -> set[str]:
+    """What `Dataset.checksum` is for each choice of forms; stand-ins hold other images, and md5 does not tell."""
+    choices = [[f for f in file.forms if f.digest.startswith("sha256:") and not f.stand_in] for file in needed]
+    joined = ("".join(form.digest.removeprefix("sha256:") for form in forms) for forms in product(*choices))
+    return {hashlib.sha256(digests.encode()).hexdigest() for digests in joined}
