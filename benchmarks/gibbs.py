@@ -12,8 +12,9 @@ from torch import Tensor
 
 from benchmarks import peers
 from benchmarks.timing import seconds
+from dvaepp.kernels import gibbs as kernel
 from dvaepp.priors import RBM
-from dvaepp.samplers import gibbs, kernel
+from dvaepp.samplers import gibbs
 
 SWEEPS = 40  # App. E
 SIZES = [(1000, 200, 200), (100, 100, 100)]

@@ -136,7 +136,7 @@ def cache_folder() -> Path:
         info = parent.stat()
         shared = info.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not info.st_mode & stat.S_ISVTX
         if info.st_uid not in (0, os.getuid()) or shared:
-            raise OSError(f"{parent}, above {folder}, can be changed by others; set XDG_CACHE_HOME to a folder of yours")
+            raise OSError(f"{parent}, above {folder}, can be changed by others; set XDG_CACHE_HOME elsewhere")
     return folder
 
 

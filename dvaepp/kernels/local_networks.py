@@ -1,10 +1,10 @@
 """The local networks of DVAE++ (App. G) without concatenations, and all of p(h_j|ζ, h_<j) at once.
 
 Network j acts on concat(shared, h_1, ..., h_{j-1}). ELU works channel by channel, and a convolution over a
-concatenation is a sum of convolutions. So the first block splits into a share of each part of `shared`, computed for all
-groups by one wide convolution, and a share of the h. Where all h are known, the networks run beside each other as one
-grouped network. Inside, activations are pixel-major, (pixels, rows, channels) or (pixels, groups, rows, channels), which
-is the order that the products of minimal filtering read. The plain twin is `models.local.LocalNetworks`.
+concatenation is a sum of convolutions. So the first block splits into a share of each part of `shared`, computed for
+all groups by one wide convolution, and a share of the h. Where all h are known, the networks run beside each other as
+one grouped network. Inside, activations are pixel-major, (pixels, rows, channels) or (pixels, groups, rows, channels),
+which is the order that the products of minimal filtering read. The plain twin is `models.local.LocalNetworks`.
 """
 
 from collections.abc import Sequence

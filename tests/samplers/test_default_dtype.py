@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from dvaepp.kernels import gibbs as kernel
 from dvaepp.log_partition import log_partition
 from dvaepp.priors import RBM, BoltzmannMachine, BoltzmannPrior
-from dvaepp.samplers import gibbs, kernel, pcd
+from dvaepp.samplers import gibbs, pcd
 from tests.samplers.test_gibbs import _randomize, _sparse_mask
 
 PRIORS = {

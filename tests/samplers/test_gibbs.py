@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from dvaepp.kernels import gibbs as kernel
 from dvaepp.priors import RBM, BoltzmannMachine, BoltzmannPrior
-from dvaepp.samplers import gibbs, kernel
+from dvaepp.samplers import gibbs
 from dvaepp.samplers.blocks import BlockGibbs
 from dvaepp.samplers.noise import Noise
 from tests.samplers.states import P_VALUE, draw, log_weights, p_value, probabilities

@@ -34,7 +34,7 @@ def test_adamax_equals_that_of_torch_with_weight_decay_in_one_group() -> None:
 
 def test_one_compiled_pass_in_float32_stays_with_torch_in_float64() -> None:
     """With a gradient that is missing and one that does not lie in order; 30 steps drift by rounding alone."""
-    from dvaepp.training import adamax
+    from dvaepp.kernels import adamax
 
     if adamax._compiled() is None:
         pytest.skip("no C compiler here")

@@ -16,9 +16,10 @@ import torch
 from safetensors.torch import save_file
 
 from dvaepp import ranks, runs
+from dvaepp.kernels import gibbs as kernel
 from dvaepp.priors import RBM
 from dvaepp.recipes.schema import Recipe
-from dvaepp.samplers import gibbs, kernel, pcd
+from dvaepp.samplers import gibbs, pcd
 from dvaepp.training import checkpoint, loop, train
 from tests.training.forks import Fork
 from tests.training.toy import quiet, recipe, stripes

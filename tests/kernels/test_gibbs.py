@@ -4,17 +4,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2, norm
+from torch import Tensor
 
-from dvaepp.priors import RBM
+from dvaepp.kernels import gibbs as kernel_module
+from dvaepp.kernels.gibbs import Kernel
+from dvaepp.priors import RBM, BoltzmannMachine
 from dvaepp.samplers import gibbs
-from dvaepp.samplers import kernel as kernel_module
 from dvaepp.samplers.blocks import BlockGibbs
-from dvaepp.samplers.kernel import Kernel
 from dvaepp.samplers.noise import Noise
 
 RATE = 1e-6  # failure rate of each statistical assertion under a perfect generator
@@ -45,6 +47,56 @@ def _words(kernel: Kernel, count: int, key: int, step: int, block: int = 0) -> n
 def test_philox_gives_the_published_answers(kernel: Kernel, counter: int, step: int, key: int, expected: str) -> None:
     words = _words(kernel, 64, key, step, counter // 16).reshape(4, 16)[:, counter % 16]
     assert " ".join(f"{w:08x}" for w in words) == expected
+
+
+@pytest.mark.parametrize("first, count", [(0, 64), (0, 1), (37, 300), (1 << 36, 130), (5 * 200, 7 * 200)])
+@pytest.mark.parametrize("key, step", [(0, 1), (2**63 - 2, 5), (0x0123456789ABCDEF, 2**33 + 7)])
+def test_words_in_plain_torch_are_those_of_the_kernel(
+    kernel: Kernel, first: int, count: int, key: int, step: int
+) -> None:
+    block = first // 64
+    expected = _words(kernel, 64 * -(-(first - 64 * block + count) // 64), key, step, block)[first - 64 * block :][
+        :count
+    ]
+    found = kernel_module.words(first, count, torch.tensor(key), step)
+    assert np.array_equal(found.numpy(), expected.astype(np.int64) & 0xFFFFFFFF)
+
+
+@pytest.mark.parametrize("prior", ["rbm", "machine"])
+def test_a_seed_means_the_same_chains_with_and_without_a_compiler(
+    kernel: Kernel, prior: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After one sweep from the same states at most 1e-5 of the bits differ, each where |u - p| < 1e-5."""
+    g = torch.Generator().manual_seed(0)
+    machine = RBM(60, 40) if prior == "rbm" else BoltzmannMachine(30)
+    with torch.no_grad():
+        for parameter in machine.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=g) * 0.3)
+    z = (torch.rand(4000, machine.num_units, generator=g) < 0.5).float()
+    compiled = gibbs(machine, z, 1, torch.Generator().manual_seed(7))
+    state = torch.Generator().manual_seed(7)
+    with monkeypatch.context() as patch:
+        patch.setattr(kernel_module, "load", lambda: None)
+        margins: list[Tensor] = []
+        original = kernel_module.threshold
+
+        def watched(acc: Tensor, base: Tensor, delta: Tensor, scale: Tensor | None, out: Tensor, *rest: Any) -> None:
+            original(acc, base, delta, scale, out, *rest)
+            words = kernel_module.words(0, out.numel(), *rest[:2]).view(out.shape)
+            margins.append((words.double() / 2**32 - torch.sigmoid((base + acc + delta).double())).abs())
+
+        patch.setattr(kernel_module, "threshold", watched)
+        plain = gibbs(machine, z, 1, state)
+    different = compiled != plain
+    assert different.sum() <= 1e-5 * different.numel() + 1
+    if prior == "rbm":  # right side first: its margins come first
+        margins_by_unit = torch.cat([margins[1], margins[0]], 1)
+        first = different[:, 60:]
+        assert (margins_by_unit[:, 60:][first] < 1e-5).all()
+        assert (margins_by_unit[:, :60][different[:, :60] & ~first.any(1, keepdim=True)] < 1e-5).all()
+    else:
+        first_unit = different.float().argmax(1)[different.any(1)]
+        assert len(first_unit) <= 2
 
 
 def test_bits_are_balanced_and_words_uniform(kernel: Kernel) -> None:
@@ -191,7 +243,8 @@ def test_sides_too_wide_for_the_kernel_run_by_products(kernel: Kernel) -> None:
 @pytest.mark.parametrize("environment", [{"DVAEPP_KERNEL": "off"}, {"PATH": "/nonexistent", "CC": "nosuch"}])
 def test_without_a_compiler_the_plain_path_runs(environment: dict[str, str], tmp_path: Path) -> None:
     code = (
-        "import torch; from dvaepp.priors import RBM; from dvaepp.samplers import gibbs, kernel;"
+        "import torch; from dvaepp.kernels import gibbs as kernel; from dvaepp.priors import RBM;"
+        "from dvaepp.samplers import gibbs;"
         "assert kernel.load() is None; z = gibbs(RBM(3, 3), torch.zeros(100, 6), 2); assert 0.3 < z.mean() < 0.7"
     )
     run = subprocess.run(

@@ -1,4 +1,9 @@
-"""The compiled half-sweep, which fuses noise and threshold; samplers also have a plain path in torch."""
+"""Half-sweeps of Gibbs sampling, z = 1[u < sigmoid(logit)], with noise that depends on (key, step, chain, unit) alone.
+
+The noise is Philox4x32-10 (Salmon et al., SC 2011), a pure function of a 64-bit key and a counter. gibbs.c fuses it
+with the threshold; `words` and `threshold` are the same in plain torch, for every device. Both give the same random
+words, so that a seed means the same chains with and without a compiler, up to the rounding of exp.
+"""
 
 import ctypes
 import functools
@@ -9,9 +14,59 @@ from torch import Tensor
 
 from dvaepp.kernels.build import library
 
+ROUNDS = 10
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+INCREMENTS = (0x9E3779B9, 0xBB67AE85)
+LANES, BLOCK = 16, 64  # element e takes output word (e / 16) % 4 of the counter of lane e % 16 of its block of 64
+LOW = 0xFFFFFFFF
+
+
+def words(first: int, count: int, key: Tensor, step: int) -> Tensor:
+    """The random words of elements first ... first + count - 1, as int64 numbers below 2³² on the device of the key.
+
+    Products of two 32-bit words wrap around in int64, and still hold the right bits in both halves.
+    """
+    block, offset = divmod(first, BLOCK)
+    blocks = -(-(offset + count) // BLOCK)
+    counter = torch.arange(block * LANES, (block + blocks) * LANES, dtype=torch.int64, device=key.device)
+    c0, c1 = counter & LOW, counter >> 32
+    c2, c3 = torch.full_like(counter, step & LOW), torch.full_like(counter, step >> 32)
+    k0, k1 = key & LOW, key >> 32 & LOW
+    for _ in range(ROUNDS):
+        product0, product1 = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]
+        c0, c2 = (product1 >> 32 & LOW) ^ c1 ^ k0, (product0 >> 32 & LOW) ^ c3 ^ k1
+        c1, c3 = product1 & LOW, product0 & LOW
+        k0, k1 = k0 + INCREMENTS[0] & LOW, k1 + INCREMENTS[1] & LOW
+    made = torch.stack([part.view(blocks, LANES) for part in (c0, c1, c2, c3)], 1).reshape(-1)
+    return made[offset : offset + count]
+
+
+def threshold(
+    acc: Tensor,
+    base: Tensor,
+    delta: Tensor,
+    scale: Tensor | None,
+    out: Tensor,
+    key: Tensor,
+    step: int,
+    origin: int = 0,
+) -> None:
+    """`Kernel.threshold` in plain torch, on any device."""
+    rows, units = out.shape
+    drawn = words(origin * units, rows * units, key, step).view(rows, units)
+    if out.dtype == torch.float64:
+        u = (drawn.double() + 0.5) * 2.0**-32
+    else:
+        u = ((drawn >> 1).to(torch.float32) + 0.5) * 2.0**-31
+    logits = acc + delta
+    if scale is not None:
+        logits *= scale[:, None]
+    logits += base
+    torch.lt(u * (1 + torch.exp(-logits.float())), 1, out=out)
+
 
 class Kernel:
-    """The functions of `kernel.c`."""
+    """The functions of `gibbs.c`."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         pointer, integer, word = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64
