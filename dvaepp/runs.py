@@ -197,12 +197,9 @@ def _model(recipe: Recipe, saved: checkpoint.Checkpoint) -> Model:
     weights = checkpoint.under("model", saved.tensors)
     shape = _image_shape(recipe, saved.record["image_shape"], weights)
     budget.check(recipe, shape)
-    mean = (
-        weights["train_mean"].cpu()
-        if "train_mean" in weights
-        else torch.zeros(math.prod(shape), dtype=torch.float32, device="cpu")
-    )
-    model = build_model(recipe, mean.reshape(shape))
+    blank = torch.zeros(shape, dtype=torch.float32, device="cpu")
+    mean = weights["train_mean"].cpu().reshape(shape) if "train_mean" in weights else blank
+    model = build_model(recipe, mean)
     model = model.to(next(value.dtype for value in weights.values() if value.is_floating_point()))
     model.load_state_dict(weights)
     return model
