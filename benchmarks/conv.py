@@ -31,8 +31,8 @@ from dvaepp.priors import RBM
 from dvaepp.recipes.schema import Convolutional
 from dvaepp.samplers import pcd
 from dvaepp.smoothing import Exponential
-from dvaepp.training.loop import update
 from dvaepp.training.state import State, build_model, build_optimizer
+from dvaepp.training.step import update
 
 BATCH, CHAINS = 100, 100
 THREADS = (1, 2)

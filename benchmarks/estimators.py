@@ -21,8 +21,8 @@ from dvaepp.data import Dataset, load
 from dvaepp.estimators import MEMBERS, Estimator
 from dvaepp.models.feedforward import FeedForward
 from dvaepp.recipes.schema import Recipe
-from dvaepp.training.loop import batch_indices, step
 from dvaepp.training.state import State, build
+from dvaepp.training.step import batch_indices, step
 from dvaepp.training.targets import FeedForwardTarget
 
 BLOCKS, DRAWS = 50, 4000  # of the bias

@@ -17,8 +17,8 @@ import torch
 
 from dvaepp import ranks, recipes
 from dvaepp.samplers import pcd
-from dvaepp.training.loop import update
 from dvaepp.training.state import State, build_model, build_optimizer
+from dvaepp.training.step import update
 
 MODELS = {
     "table2.rbm, 2 nonlinear layers": ("table2.rbm", ["layers=2", "linear=false"], 100),

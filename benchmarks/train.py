@@ -14,8 +14,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from benchmarks.timing import seconds
 from dvaepp import recipes
 from dvaepp.samplers import pcd
-from dvaepp.training.loop import update
 from dvaepp.training.state import State, build_model, build_optimizer
+from dvaepp.training.step import update
 
 BATCH, UNITS, HIDDEN, PIXELS, CHAINS, SWEEPS, BETA = 100, 200, 200, 784, 100, 40, 10.0
 

@@ -5,8 +5,8 @@ import time
 from dvaepp.data import load
 from dvaepp.reproduction.plan import Task
 from dvaepp.reproduction.work import one_thread
-from dvaepp.training.loop import step
 from dvaepp.training.state import build
+from dvaepp.training.step import step
 
 SECONDS = 1.0  # of measuring a recipe, at least two steps
 

@@ -7,9 +7,9 @@ import torch
 from dvaepp.data import load
 from dvaepp.recipes.schema import Recipe
 from dvaepp.training import checkpoint
-from dvaepp.training.faults import NonFinite
-from dvaepp.training.loop import step
+from dvaepp.training.finite import NonFinite
 from dvaepp.training.state import State, build, restore
+from dvaepp.training.step import step
 
 
 def replay(run_dir: Path | str, *, data_dir: Path | str | None = None, device: str = "cpu") -> tuple[State, str]:

@@ -1,5 +1,6 @@
 """Bound and K-sample log-likelihood on validation images, with noise of their own: training is not disturbed."""
 
+import math
 from typing import Any
 
 import torch
@@ -12,8 +13,8 @@ from dvaepp.evaluation.pieces import in_pieces
 from dvaepp.models.noise import Noise
 from dvaepp.recipes.schema import Recipe
 from dvaepp.training.bounds import terms
-from dvaepp.training.schedules import smoothing_at
-from dvaepp.training.state import PRECISIONS, State, estimate_log_z
+from dvaepp.training.schedules import kl_weight, smoothing_at
+from dvaepp.training.state import PRECISIONS, Progress, State, estimate_log_z
 
 ACTIVE_VARIANCE = 0.01  # a unit is active when its μ varies this much over images
 
@@ -63,3 +64,24 @@ def score(record: dict[str, Any]) -> float:
 
 def active_units(logits: list[Tensor]) -> list[int]:
     return [int((torch.sigmoid(group).var(0) > ACTIVE_VARIANCE).sum()) for group in logits]
+
+
+def judged(recipe: Recipe, state: State, record: dict[str, Any]) -> tuple[State, bool]:
+    """Take a validation into account: log Z, the plateau, and whether it is the best so far."""
+    old, bound = state.progress, record["validation_bound"]
+    improved = bound > old.best_bound
+    new = Progress(
+        max(old.best, score(record)),
+        max(old.best_bound, bound),
+        0 if improved else old.waited + 1,
+        old.decays,
+        state.step,
+    )
+    plateau = recipe.optimizer.plateau
+    # while γ grows the bound of the next validation is expected to move by itself
+    annealing = kl_weight(recipe.training.kl_warmup, state.step / recipe.training.steps) < 1
+    if plateau is not None and annealing:
+        new = new._replace(best_bound=-math.inf, waited=0)
+    elif plateau is not None and new.waited >= plateau.patience:
+        new = new._replace(waited=0, decays=old.decays + 1)
+    return state._replace(log_z=record["log_z"], progress=new), score(record) > old.best

@@ -16,8 +16,8 @@ from dvaepp.models.latents import LATENTS
 from dvaepp.models.noise import Noise
 from dvaepp.smoothing import Exponential
 from dvaepp.training.bounds import terms
-from dvaepp.training.loop import _loss
 from dvaepp.training.state import State, build
+from dvaepp.training.step import _loss
 
 BETA = 8.0
 NORMAL, BERNOULLI = LATENTS["normal"], LATENTS["bernoulli"]

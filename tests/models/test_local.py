@@ -85,7 +85,7 @@ def _forms(networks: LocalNetworks, shared: Tensor, h: list[Tensor]) -> dict[str
 def test_every_form_equals_network_after_network(
     num_groups: int, blocks: tuple[str, ...], size: int, compiled: bool
 ) -> None:
-    """Values and gradients of all parameters and inputs: 1e-10 of the largest in float64, 1e-4 in float32 by kernels."""
+    """Values and gradients of parameters and inputs: 1e-10 of the largest in float64, 1e-4 in float32 by kernels."""
     networks = _networks(num_groups, blocks)
     shared, h = _inputs(num_groups, size)
     wanted = [shared, *h, *networks.parameters()]

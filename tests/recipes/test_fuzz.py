@@ -21,7 +21,8 @@ from dvaepp.data import Dataset
 from dvaepp.errors import UsageError
 from dvaepp.recipes import Recipe, budget
 from dvaepp.recipes.schema import Convolutional
-from dvaepp.training import loop, state
+from dvaepp.training import state
+from dvaepp.training.step import step
 from tests.data.hostile import MEBIBYTE, memory, peak_memory
 
 NUM_RECIPES = 2000 if "DVAEPP_FUZZ" in os.environ else 40
@@ -227,7 +228,7 @@ def _resolve(name: str, arguments: list[str], overrides: list[str]) -> str:
     if not _small(recipe):
         return "resolved"
     images = _images(recipe)
-    loop.step(recipe, images, state.build(recipe, images), "cpu")
+    step(recipe, images, state.build(recipe, images), "cpu")
     return "started"
 
 

@@ -19,10 +19,11 @@ from dvaepp.recipes.schema import Recipe
 from dvaepp.recipes.smoothing import Annealed, Smoothing
 from dvaepp.reproduction.records import Record
 from dvaepp.smoothing import MEMBERS, Exponential, Overlapping, SpikeExponential
-from dvaepp.training import loop, train
+from dvaepp.training import train
 from dvaepp.training.bounds import terms
 from dvaepp.training.schedules import smoothing_at
 from dvaepp.training.state import build
+from dvaepp.training.step import step
 from tests.training.toy import quiet, recipe, stripes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -134,7 +135,7 @@ def test_a_new_smoothing_is_trained_without_a_change_to_recipes(images: Path, mo
     chosen = recipe(images, smoothing__name="blunt", smoothing__width=2, smoothing__beta=5)
     assert smoothing_at(chosen.smoothing, 0.0) == Blunt(5.0, width=2.0)
     dataset = runs.dataset_of(chosen)
-    loop.step(chosen, dataset, build(chosen, dataset), "cpu")
+    step(chosen, dataset, build(chosen, dataset), "cpu")
 
 
 # Files of before parameters had names.

@@ -11,9 +11,9 @@ from dvaepp.data import Dataset
 from dvaepp.errors import UsageError
 from dvaepp.evaluation import log_likelihood
 from dvaepp.recipes import Recipe
-from dvaepp.training.loop import step
 from dvaepp.training.schedules import smoothing_at
 from dvaepp.training.state import build
+from dvaepp.training.step import step
 
 DATASETS = ("mnist_static", "mnist_dynamic", "omniglot", "caltech", "cifar10")
 ROWS = {  # global, local units and objective of each row of Table 3

@@ -18,9 +18,11 @@ from dvaepp import cli, recipes, runs
 from dvaepp.data import load
 from dvaepp.errors import UsageError
 from dvaepp.recipes.schema import Recipe
-from dvaepp.training import checkpoint, faults, loop, replay, train
-from dvaepp.training.faults import NonFinite, Signals, Stopped, check_finite
+from dvaepp.training import checkpoint, finite, loop, replay, train
+from dvaepp.training.clock import Clock, duration
+from dvaepp.training.finite import NonFinite, check_finite
 from dvaepp.training.lock import RunInUse, owned
+from dvaepp.training.signals import Signals, Stopped
 from dvaepp.training.state import build
 from tests.training.forks import Fork
 from tests.training.toy import quiet, recipe, stripes
@@ -121,6 +123,48 @@ def test_a_signal_cuts_a_long_validation_short_and_the_resumed_run_makes_up_for_
     assert stopped.value.code == 143 and time.monotonic() - started < 20
     train(made, tmp_path / "broken", resume=True, say=quiet)
     assert _metrics(tmp_path / "whole") == _metrics(tmp_path / "broken")
+
+
+def test_sighup_ends_a_run_with_a_checkpoint_and_sigusr1_only_saves_one(images: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        if line.startswith("step 2/"):
+            os.kill(os.getpid(), signal.SIGUSR1)
+        if line == "step 3 saved":
+            os.kill(os.getpid(), signal.SIGHUP)
+
+    with pytest.raises(SystemExit) as stop:
+        train(recipe(images, steps=20, training__validate_every=0.1), tmp_path / "run", say=say)
+    assert stop.value.code == 129 and any("stopped by a signal at step 4" in line for line in said)
+    assert checkpoint.read(tmp_path / "run" / "checkpoints").record["step"] == 4
+
+
+def test_a_signal_that_was_ignored_before_stays_ignored() -> None:
+    """As `nohup` starts a program."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Signals() as signals:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signals.received == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_the_time_left_reads_well_and_is_not_told_before_there_is_a_step_to_go_by() -> None:
+    assert [duration(s) for s in (3, 89, 90, 5399, 5400, 360_000)] == [
+        "3 s",
+        "89 s",
+        "2 min",
+        "90 min",
+        "1.5 h",
+        "100.0 h",
+    ]
+    clock = Clock(700, 1000, 5.0)
+    assert clock.left(700) == ""
+    clock.started -= 60
+    assert clock.left(850) == "60 s left"
 
 
 def test_a_second_sigint_acts_at_once() -> None:
@@ -342,7 +386,7 @@ def test_a_validation_that_was_written_but_not_saved_is_not_there_twice(
         raise InterruptedError
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "_judged", ended)
+        patch.setattr(loop, "judged", ended)
         with pytest.raises(InterruptedError):
             train(made, tmp_path / "broken", say=quiet)
     assert checkpoint.read(tmp_path / "broken" / "checkpoints").record["step"] == 4
@@ -365,11 +409,11 @@ def test_other_data_files_are_refused(images: Path, tmp_path: Path) -> None:
 def test_every_infinite_or_undefined_number_is_noticed_and_no_large_one(dtype: torch.dtype) -> None:
     largest = torch.finfo(dtype).max
     tensors = [torch.full((n,), largest, dtype=dtype) for n in (1, 15, 16, 17, 1000)]  # their sums overflow
-    assert faults._all_finite(tensors)
+    assert finite._all_finite(tensors)
     for bad in (float("nan"), float("inf"), -float("inf")):
         for tensor in tensors:
             for place in {0, len(tensor) // 2, len(tensor) - 1}:
                 tensor[place] = bad
-                assert not faults._all_finite(tensors)
+                assert not finite._all_finite(tensors)
                 tensor[place] = largest
-    assert faults._all_finite(tensors)
+    assert finite._all_finite(tensors)

@@ -12,9 +12,9 @@ from dvaepp.models.noise import Noise
 from dvaepp.recipes.schema import Recipe
 from dvaepp.training import checkpoint, train
 from dvaepp.training.bounds import terms
-from dvaepp.training.loop import _loss, batch_indices
 from dvaepp.training.schedules import kl_weight, learning_rate, sharpness, smoothing_at
 from dvaepp.training.state import build
+from dvaepp.training.step import _loss, batch_indices
 from tests.training.toy import SMALL_IMAGES, stripes
 
 

@@ -1,59 +1,13 @@
-"""What may happen to a run: signals, and numbers that are no longer finite."""
+"""Losses and gradients that are no longer finite: found before they reach a parameter."""
 
 import math
-import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from dvaepp.training.state import State
-
-
-class Stopped(BaseException):
-    """A signal came while `Signals.raising`."""
-
-
-class Signals:
-    """Note SIGTERM and SIGINT instead of dying in the middle of a step; a second SIGINT acts at once."""
-
-    def __init__(self) -> None:
-        self.received = 0
-        self._raising = False
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> "Signals":
-        for number in (signal.SIGTERM, signal.SIGINT):
-            try:
-                self._before[number] = signal.signal(number, self._note)
-            except ValueError:  # not in the main thread: whoever runs us keeps the signals
-                break
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.received and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.received = number
-        if self._raising:
-            raise Stopped
-
-    @contextmanager
-    def raising(self) -> Iterator[None]:
-        """For long work that may be given up: a signal raises Stopped at once."""
-        if self.received:
-            raise Stopped
-        self._raising = True
-        try:
-            yield
-        finally:
-            self._raising = False
 
 
 class NonFinite(RuntimeError):

@@ -1,0 +1,65 @@
+"""What a run says of itself: the numbers of a training step, and the line of a validation."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dvaepp import ranks
+from dvaepp.recipes.schema import Recipe
+from dvaepp.training.bounds import Terms
+from dvaepp.training.schedules import kl_weight, learning_rate, sharpness
+from dvaepp.training.state import State
+from dvaepp.training.validation import active_units
+
+
+def train_record(recipe: Recipe, state: State, found: Terms, speed: float) -> dict[str, Any]:
+    """What metrics.jsonl holds of a training step."""
+    t = (state.step - 1) / recipe.training.steps
+    with torch.no_grad():
+        record: dict[str, Any] = {
+            "step": state.step,
+            "bound": (found.log_likelihood - found.kl.sum(0)).mean().item(),
+            "learning_rate": learning_rate(recipe.optimizer, t, state.progress.decays),
+            "steps_per_second": speed,
+        }
+        if recipe.estimator is None:  # an estimator gives the bound whole
+            record |= {
+                "reconstruction": found.log_likelihood.mean().item(),
+                "kl": found.kl.sum(0).mean().item(),
+                "kl_per_group": found.kl.mean(1).tolist(),
+                "kl_weight": kl_weight(recipe.training.kl_warmup, t),
+                "beta": sharpness(recipe.smoothing, t),
+                "active_units": active_units(found.logits),
+            }
+        if state.model.prior is not None and state.chains is not None:
+            record["log_z"] = state.log_z  # as last estimated: it enters the KL's number, not its gradient
+            z = state.chains.z if state.chains.shard is None else ranks.gather(state.chains.z, state.chains.shard)
+            record["chain_energy"] = state.model.prior.energy(z).mean().item()
+            record["chain_mean"] = z.mean().item()
+    return record
+
+
+def validation_line(record: dict[str, Any], steps: int, left: str) -> str:
+    """The line that is shown of a validation."""
+    estimate = ""
+    if "validation_samples" in record:
+        estimate = f"log p(x) {record['validation_log_likelihood']:.2f} (K={record['validation_samples']})  "
+    return (
+        f"step {record['step']}/{steps}  bound {record['validation_bound']:.2f}  {estimate}"
+        f"KL {record['validation_kl']:.2f}  {left}".rstrip()
+    )
+
+
+def of_all_processes(recipe: Recipe, num_images: int, found: Terms) -> Terms:
+    """The terms of the whole batch, whichever processes have computed them."""
+    if ranks.size() == 1:
+        return found
+    training = recipe.training
+    shard, copies = ranks.shard(min(training.batch_size, num_images)), training.importance_samples
+
+    def whole(x: Tensor, dim: int) -> Tensor:
+        x = x.detach().unflatten(dim, (copies, shard.rows))
+        return ranks.gather(x, shard, dim + 1).flatten(dim, dim + 1)
+
+    return Terms(whole(found.log_likelihood, 0), whole(found.kl, 1), [whole(logits, 0) for logits in found.logits])

@@ -1,0 +1,65 @@
+"""Continuing a run: what may be resumed, by which recipe, on which data."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from dvaepp import ranks
+from dvaepp.data import Dataset
+from dvaepp.errors import UsageError
+from dvaepp.recipes import differences
+from dvaepp.recipes.schema import Recipe
+from dvaepp.training import checkpoint
+from dvaepp.training.same_data import check_same_data
+from dvaepp.training.state import State, restore
+
+FREE = ("training.tensorboard", "training.checkpoint_minutes", "evaluation.")  # may change when a run is resumed
+
+
+def check_empty(folder: Path) -> None:
+    if checkpoint.exists(folder / "checkpoints"):
+        raise UsageError(f"{folder} already holds a run: continue it with --resume, or choose another --run-dir")
+
+
+def check_resumable(folder: Path) -> None:
+    """Tell of an export before anything is read, computed or locked for it."""
+    record = checkpoint.last_record(folder / "checkpoints")
+    if record is not None and "progress" not in record:
+        raise UsageError(
+            f"{folder} is an exported model: without the optimizer, the chains and the random numbers of its training "
+            "it cannot be resumed; resume the run that it was exported from, or train its recipe in a new --run-dir"
+        )
+
+
+def resumed(
+    recipe: Recipe, state: State, folder: Path, dataset: Dataset, device: str, say: Callable[[str], None]
+) -> State:
+    """The state of the last checkpoint, for the recipe it was made by or one that only goes on for longer."""
+    if not checkpoint.exists(folder / "checkpoints"):
+        say(f"{folder} has no checkpoint yet: starting from step 0")
+        return state
+    saved = _recovered(folder / "checkpoints", device, say)
+    if saved.recipe is not None:
+        changes = differences(saved.recipe, recipe)
+        shorter = recipe.training.steps < saved.recipe["training"]["steps"]
+        free = FREE if shorter else (*FREE, "training.steps")
+        refused = [text for path, text in changes.items() if not path.startswith(free)]
+        if refused:
+            raise UsageError(
+                f"{folder} was trained by another recipe ({'; '.join(refused)}): a resumed run may only extend "
+                "training.steps; train the changed recipe in a new --run-dir"
+            )
+    check_same_data(folder, saved.record, dataset, recipe.data)
+    state = restore(state, saved)
+    if state.step >= recipe.training.steps:
+        say(f"{folder} is finished, at step {state.step}; --set training.steps=N with a larger N extends it")
+    else:
+        say(f"resuming at step {state.step}")
+    return state
+
+
+def _recovered(folder: Path, device: str, say: Callable[[str], None]) -> checkpoint.Checkpoint:
+    """The last intact checkpoint. The first process sets damaged files aside before the others begin to read."""
+    if ranks.rank() == 0:
+        saved = checkpoint.recover(folder, device, say)
+    ranks.largest(0)  # all wait here for the first
+    return saved if ranks.rank() == 0 else checkpoint.read(folder, device=device)

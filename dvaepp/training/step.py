@@ -1,0 +1,136 @@
+"""One update of a model: chains, bound, gradient, optimizer (Sec. 4 and 5, App. E and H)."""
+
+import torch
+from torch import Tensor
+
+from dvaepp import ranks
+from dvaepp.data import Dataset
+from dvaepp.models.feedforward import FeedForward
+from dvaepp.models.noise import Noise
+from dvaepp.objectives import importance_weighted, kl_balance
+from dvaepp.ranks import Shard
+from dvaepp.recipes.schema import Recipe
+from dvaepp.samplers import pcd
+from dvaepp.training.bounds import Terms, terms
+from dvaepp.training.finite import check_finite
+from dvaepp.training.schedules import kl_weight, learning_rate, smoothing_at
+from dvaepp.training.state import PRECISIONS, State, estimate_log_z, sums_exactly
+from dvaepp.training.targets import FeedForwardTarget
+
+
+def step(recipe: Recipe, dataset: Dataset, state: State, device: str) -> tuple[State, Terms, Tensor]:
+    """One update: chains, bound, gradient, optimizer. The state returned has counted it."""
+    t = state.step / recipe.training.steps
+    for group in state.optimizer.param_groups:
+        group["lr"] = learning_rate(recipe.optimizer, t, state.progress.decays)
+    if not state.model.training:
+        state.model.train()  # walks through all modules
+    indices = batch_indices(len(dataset.train), recipe.training.batch_size, state.step, recipe.training.seed)
+    x = dataset.batch(indices, state.generator)
+    shard = ranks.shard(len(x)) if ranks.size() > 1 else None
+    if shard is not None:
+        x = x[shard.first : shard.last]
+    return update(recipe, state, x.to(device, PRECISIONS[recipe.training.precision]), shard)
+
+
+def update(recipe: Recipe, state: State, x: Tensor, shard: Shard | None = None) -> tuple[State, Terms, Tensor]:
+    """The update from images x, a batch or this process's shard of it; raises NonFinite and changes no parameter."""
+    if state.estimator is not None:
+        return _estimated_update(recipe, state, x)
+    if state.model.prior is not None and state.chains is not None:
+        chains = pcd.step(state.model.prior, state.chains, state.generator, recipe.chains.num_sweeps)
+        state = state._replace(chains=chains)
+        if recipe.training.kl_balance and sums_exactly(state.model):
+            state = state._replace(log_z=estimate_log_z(state.model, state.generator))
+    loss, found = _loss(recipe, state, x, shard)
+    state.optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
+    loss = ranks.sum_gradients(parameters, loss.detach())
+    check_finite(state, loss)
+    state.optimizer.step()
+    return state._replace(step=state.step + 1), found, loss
+
+
+def _estimated_update(recipe: Recipe, state: State, x: Tensor) -> tuple[State, Terms, Tensor]:
+    """One backward pass serves the model and, apart, the estimator's own parameters (Sec. 7.1)."""
+    assert state.estimator is not None and isinstance(state.model, FeedForward)
+    optimizers = [o for o in (state.optimizer, state.own_optimizer) if o is not None]
+    if state.own_optimizer is not None and recipe.estimator is not None:
+        for group in state.own_optimizer.param_groups:
+            rate = learning_rate(recipe.optimizer, state.step / recipe.training.steps, state.progress.decays)
+            group["lr"] = recipe.estimator.rate_factor * rate
+    state.estimator.train()
+    found = state.estimator.estimate(FeedForwardTarget(state.model, x.flatten(1)), state.generator)
+    loss = -found.surrogate.mean()
+    if found.own_loss is not None:
+        loss = loss + found.own_loss
+    for optimizer in optimizers:
+        optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    check_finite(state, loss.detach())
+    for optimizer in optimizers:
+        optimizer.step()
+    bound = Terms(found.bound, found.bound.new_zeros(0, len(x)), [])
+    return state._replace(step=state.step + 1), bound, -found.bound.mean()
+
+
+def _loss(recipe: Recipe, state: State, x: Tensor, shard: Shard | None = None) -> tuple[Tensor, Terms]:
+    """Minus the bound with its KL weighted by γ, and balanced over groups while γ < 1 (App. H).
+
+    Of a shard: the part of the batch's mean that its examples contribute.
+    """
+    training, t = recipe.training, state.step / recipe.training.steps
+    weight = kl_weight(training.kl_warmup, t)
+    samples = training.importance_samples
+    images = x if samples == 1 else x.repeat(samples, 1, 1, 1)
+    noise = Noise(state.generator, x.device, shard, samples, x.dtype)
+    smoothing = smoothing_at(recipe.smoothing, t)
+    log_z = _log_z(state, shard)
+    found = terms(training.objective, state.model, images, smoothing, log_z, noise, weights=samples > 1)
+    if samples > 1:
+        log_w = (found.log_likelihood - weight * found.kl.sum(0)).reshape(samples, len(x))
+        return -_mean(importance_weighted(log_w), shard), found
+    kl = found.kl
+    if training.kl_balance and weight < 1:
+        kl = kl * kl_balance(kl if shard is None else ranks.gather(kl.detach(), shard, 1))[:, None]
+    return -_mean(found.log_likelihood - weight * kl.sum(0), shard), found
+
+
+def _mean(values: Tensor, shard: Shard | None) -> Tensor:
+    return values.mean() if shard is None else values.sum() / shard.total
+
+
+def _log_z(state: State, shard: Shard | None) -> Tensor | float:
+    """The number of log Z as last estimated, with the gradient of the chains (App. E).
+
+    Each process has a shard of the chains and one of the examples; their shares may differ, and the sum over all
+    processes must be the mean over all chains.
+    """
+    if state.model.prior is None or state.chains is None:
+        return 0.0
+    surrogate = state.model.prior.log_z_surrogate(state.chains.z)
+    if shard is not None and state.chains.shard is not None:
+        chains = state.chains.shard
+        surrogate = surrogate * (chains.rows / chains.total) / (shard.rows / shard.total)
+    return surrogate - surrogate.detach() + state.log_z
+
+
+def batch_indices(size: int, batch_size: int, step: int, seed: int) -> Tensor:
+    """The images of a step: every epoch is a permutation that depends on seed and epoch alone."""
+    per_epoch = max(1, size // batch_size)
+    epoch, place = divmod(step, per_epoch)
+    order = _epoch_order(size, seed, epoch)
+    return order[place * batch_size : (place + 1) * batch_size]
+
+
+_order_cache: dict[tuple[int, int, int], Tensor] = {}
+
+
+def _epoch_order(size: int, seed: int, epoch: int) -> Tensor:
+    key = (size, seed, epoch)
+    if key not in _order_cache:
+        _order_cache.clear()
+        mixed = (seed * 1_000_003 + epoch) % 2**63
+        _order_cache[key] = torch.randperm(size, generator=torch.Generator("cpu").manual_seed(mixed), device="cpu")
+    return _order_cache[key]
