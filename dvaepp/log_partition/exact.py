@@ -78,8 +78,8 @@ def _negative_energy(z: Tensor, bias: Tensor, matrix: Tensor) -> Tensor:
 
 def _states(bits: int, like: Tensor) -> Tensor:
     """All 2^bits states as rows."""
-    numbers = torch.arange(2**bits, device=like.device)
-    return (numbers[:, None] >> torch.arange(bits, device=like.device) & 1).to(like)
+    numbers = torch.arange(2**bits, dtype=torch.int64, device=like.device)
+    return (numbers[:, None] >> torch.arange(bits, dtype=torch.int64, device=like.device) & 1).to(like)
 
 
 def _bits(number: int, bits: int, like: Tensor) -> Tensor:

@@ -30,7 +30,8 @@ class DimodSampler:
         self, prior: BoltzmannPrior, z: Tensor, num_sweeps: int, generator: torch.Generator | None = None
     ) -> Tensor:
         prior.check_states(z)
-        seed = int(torch.randint(0, 2**31 - 1, (), generator=generator, device=generator.device if generator else None))
+        device = generator.device if generator else torch.device("cpu")
+        seed = int(torch.randint(0, 2**31 - 1, (), generator=generator, dtype=torch.int64, device=device))
         known = {"num_sweeps": num_sweeps, "seed": seed}
         options = {name: known[name] for name in self.given} | self.options
         samples = self.sampler.sample(to_bqm(prior), num_reads=len(z), **options)

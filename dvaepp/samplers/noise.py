@@ -18,7 +18,7 @@ class Noise:
         self.generator, self.shard = generator, shard
         self.kernel = kernel.load() if device.type == "cpu" else None
         if self.kernel is not None:
-            self.key = int(torch.randint(0, 2**63 - 1, (), generator=generator))
+            self.key = int(torch.randint(0, 2**63 - 1, (), generator=generator, dtype=torch.int64, device="cpu"))
         self.step = 0
         self.threads = torch.get_num_threads()
 
@@ -41,5 +41,5 @@ class Noise:
 
     def uniform(self, *shape: int) -> Tensor:
         """Uniform noise for the few decisions that are not thresholds."""
-        device = self.generator.device if self.generator is not None else None
+        device = self.generator.device if self.generator is not None else "cpu"
         return torch.rand(shape, generator=self.generator, dtype=torch.float32, device=device)

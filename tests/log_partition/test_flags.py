@@ -105,8 +105,11 @@ def test_the_machines_log_z_is_known() -> None:
 
 @pytest.mark.slow
 def test_bad_runs_are_flagged() -> None:
-    """Runs too short by one or two orders of magnitude. Nearly half of those of 400 sweeps are bad by bad luck alone:
-    their chains swap and make round trips, and a limit of 1.1 on R-hat passes two thirds of them."""
+    """Runs too short by one or two orders of magnitude.
+
+    Two of five runs of 400 sweeps are bad. Their chains swap and make round trips, and the earlier limit of 1.1 on
+    R-hat passed two thirds of them.
+    """
     short = [outcome for outcome in outcomes(HARD, 20, 9) if outcome.bad]
     medium = [outcome for outcome in outcomes(HARD, 400, 12) if outcome.bad]
     assert len(short) >= 7 and len(medium) >= 4
