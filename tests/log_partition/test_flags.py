@@ -110,15 +110,15 @@ def test_bad_runs_are_flagged() -> None:
     Two of five runs of 400 sweeps are bad. Their chains swap and make round trips, and the earlier limit of 1.1 on
     R-hat passed two thirds of them.
     """
-    short = [outcome for outcome in outcomes(HARD, 20, 9) if outcome.bad]
-    medium = [outcome for outcome in outcomes(HARD, 400, 12) if outcome.bad]
-    assert len(short) >= 7 and len(medium) >= 4
+    short = [outcome for outcome in outcomes(HARD, 20, 6) if outcome.bad]
+    medium = [outcome for outcome in outcomes(HARD, 400, 9) if outcome.bad]
+    assert len(short) >= 5 and len(medium) >= 3
     assert all(outcome.flagged for outcome in short + medium)
 
 
 @pytest.mark.slow
 def test_good_runs_are_not_flagged() -> None:
     """Runs of the default length, which go on where their diagnostics ask for more."""
-    good = list(outcomes(FAIR, None, 4))
+    good = list(outcomes(FAIR, None, 3))
     assert not any(outcome.bad for outcome in good), good
     assert not any(outcome.flagged for outcome in good), [o.found.diagnostics["warnings"] for o in good]
