@@ -34,7 +34,10 @@ MAX_APART = 4.0  # standard errors; of 3000 comparisons of mixed chains about on
 
 
 class StartComparison(NamedTuple):
-    """A rigorous lower bound on log Z, log Z by chains from the given states, and why they refute the estimate."""
+    """A rigorous lower bound on log Z, log Z by chains from the given states, and why they refute the estimate.
+
+    The standard error is infinite where these chains stayed in a mode, which leaves their log Z unknown.
+    """
 
     lower_bound: float
     value: float
@@ -94,8 +97,10 @@ def with_starts(
 ) -> LogPartition:
     """The estimate with the outcome of `compare_starts` among its diagnostics and warnings."""
     found = compare_starts(prior, states, estimate, generator, show_progress=show_progress)
-    starts = {"num_states": len(states), **found._asdict()}
-    warnings = [*estimate.diagnostics["warnings"], *starts.pop("warnings")]
+    error = found.standard_error if math.isfinite(found.standard_error) else None  # JSON knows no infinity
+    starts = {"num_states": len(states), **found._asdict(), "standard_error": error}
+    del starts["warnings"]
+    warnings = [*estimate.diagnostics["warnings"], *found.warnings]
     return estimate._replace(diagnostics=estimate.diagnostics | {"starts": starts, "warnings": warnings})
 
 
@@ -116,7 +121,13 @@ def _warnings(estimate: LogPartition, found: StartComparison, num_states: int) -
             f"and not {claimed}: the estimate misses a mode; do not use it"
         )
     apart = abs(found.value - estimate.value)
-    if not apart <= MAX_APART * math.hypot(found.standard_error, estimate.standard_error) + 1e-6:
+    allowed = MAX_APART * math.hypot(found.standard_error, estimate.standard_error) + 1e-6
+    if not math.isfinite(found.standard_error):  # chains stuck in a mode share no energies with those that left it
+        warnings.append(
+            f"chains that start from the {num_states} given states never leave them for those of the estimate, "
+            f"{claimed}: one start or both have not mixed; raise num_sweeps"
+        )
+    elif not apart <= allowed:
         warnings.append(
             f"chains that start from the {num_states} given states give log Z = {found.value:.2f} ± "
             f"{found.standard_error:.2f}, and not {claimed}: one start or both have not mixed; raise num_sweeps"

@@ -31,6 +31,7 @@ from dvaepp.samplers.tempering import Array, Tempering, adapt_ladder
 
 MAX_RECORDS = 3000  # per chain; longer runs are thinned
 PATIENCE = 8  # a run of default length goes on to at most so many times that length until its diagnostics hold
+MAX_STANDARD_ERROR = 0.05  # nat; models are compared at a tenth, which is two of these
 MAX_DRIFT = 4.0  # standard errors between the halves of a run; of 3000 runs of 32 good replicas one exceeds it
 
 
@@ -161,6 +162,9 @@ def _diagnostics(gaps: Tensor, found: Bennett, run: Tempering, num_sweeps: int) 
         warnings.append(f"the samples are too few: effective sample size {ess:.0f}, {limit}; {more}, or num_replicas")
     if abs(drift) > MAX_DRIFT:
         warnings.append(f"log Z still drifts: the halves of the run differ by {abs(drift):.1f} standard errors; {more}")
+    if found.standard_error > MAX_STANDARD_ERROR:
+        limit = f"{found.standard_error:.2f} nat, above {MAX_STANDARD_ERROR}"
+        warnings.append(f"log Z is not precise: its standard error is {limit}; {more}, or num_replicas")
     if run.round_trips < run.num_replicas:
         trips = f"{run.round_trips} round trips between β = 0 and 1"
         warnings.append(f"{run.num_replicas} replicas made only {trips}, fewer than one each; {more}")

@@ -15,7 +15,6 @@ from dvaepp.log_partition import LogPartition, tempering
 from dvaepp.priors import RBM
 
 Machine = tuple[RBM, float]  # and its log Z
-SHORT, LONG = 10, 600  # sweeps
 
 
 def _rbm(weight: np.ndarray, left: np.ndarray, right: np.ndarray) -> RBM:
@@ -78,14 +77,12 @@ class Outcome(NamedTuple):
         return bool(self.found.diagnostics["warnings"])
 
 
-HARD: list[tuple[Callable[[float, int], Machine], float]] = [(independent_blocks, 1.0), (planted_groups, 3.0)]
-HARD += [(independent_blocks, 2.0), (planted_groups, 6.0)]
-FAIR: list[tuple[Callable[[float, int], Machine], float]] = [(independent_blocks, 0.5), (planted_groups, 3.0)]
+Machines = list[tuple[Callable[[float, int], Machine], float]]  # kinds with their strengths, taken in turn
+HARD: Machines = [(planted_groups, 3.5), (independent_blocks, 1.0), (planted_groups, 4.0)]
+FAIR: Machines = [(independent_blocks, 0.5), (planted_groups, 2.0)]
 
 
-def outcomes(
-    machines: list[tuple[Callable[[float, int], Machine], float]], num_sweeps: int, count: int
-) -> Iterator[Outcome]:
+def outcomes(machines: Machines, num_sweeps: int | None, count: int) -> Iterator[Outcome]:
     for seed in range(count):
         machine, strength = machines[seed % len(machines)]
         prior, truth = machine(strength, seed)
@@ -108,13 +105,20 @@ def test_the_machines_log_z_is_known() -> None:
 
 @pytest.mark.slow
 def test_bad_runs_are_flagged() -> None:
-    """Ten sweeps after a burn-in of two. At the old limit, R-hat above 1.1, some of these passed."""
-    bad = [outcome for outcome in outcomes(HARD, SHORT, 12) if outcome.bad]
-    assert len(bad) >= 10 and all(outcome.flagged for outcome in bad)
+    """Runs too short by one or two orders of magnitude.
+
+    Two of five runs of 400 sweeps are bad. Their chains swap and make round trips, and the earlier limit of 1.1 on
+    R-hat passed two thirds of them.
+    """
+    short = [outcome for outcome in outcomes(HARD, 20, 6) if outcome.bad]
+    medium = [outcome for outcome in outcomes(HARD, 400, 9) if outcome.bad]
+    assert len(short) >= 5 and len(medium) >= 3
+    assert all(outcome.flagged for outcome in short + medium)
 
 
 @pytest.mark.slow
 def test_good_runs_are_not_flagged() -> None:
-    good = list(outcomes(FAIR, LONG, 6))
+    """Runs of the default length, which go on where their diagnostics ask for more."""
+    good = list(outcomes(FAIR, None, 3))
     assert not any(outcome.bad for outcome in good), good
     assert not any(outcome.flagged for outcome in good), [o.found.diagnostics["warnings"] for o in good]

@@ -31,12 +31,11 @@ def log_z_of_equal_couplings(left: int, right: int, weight: float, bias: float) 
     return float(logsumexp(sum(ways) + bias * (k + m) + weight * k * m))
 
 
-@pytest.mark.parametrize("weight", SCALES)
-@pytest.mark.parametrize("bias", [0.0, -0.45])
+@pytest.mark.parametrize("weight, bias", [*((weight, 0.0) for weight in SCALES), (SCALES[-1], -0.45)])
 def test_tempering_of_equal_couplings_is_within_its_error_bar(weight: float, bias: float) -> None:
     """100 x 100 units. Energies in float32 were off by 5 to 32 standard errors here."""
     shape = (100, 100, weight, 100 * weight * bias)
-    found = tempering(equal_couplings(*shape), torch.Generator().manual_seed(1), num_sweeps=300)
+    found = tempering(equal_couplings(*shape), torch.Generator().manual_seed(1), num_sweeps=150)
     assert abs(found.value - log_z_of_equal_couplings(*shape)) < 4 * found.standard_error < 0.2
 
 
@@ -72,7 +71,8 @@ def test_annealing_of_a_general_machine_with_large_couplings(sparse: bool) -> No
             parameter.copy_(30 * torch.randn(parameter.shape, generator=g, dtype=torch.float64))
     truth = float(logsumexp(log_weights(*(p.detach().numpy() for p in machine.couplings()))))
     assert exact(machine).value == pytest.approx(truth, rel=1e-13)
-    for found in (ais(machine, torch.Generator().manual_seed(0)), tempering(machine, torch.Generator().manual_seed(0))):
+    annealed = ais(machine, torch.Generator().manual_seed(0), num_temperatures=300)
+    for found in (annealed, tempering(machine, torch.Generator().manual_seed(0), num_sweeps=300)):
         assert abs(found.value - truth) < 4 * found.standard_error, found
 
 

@@ -1,5 +1,6 @@
 """What no sampler sees by itself: a narrow deep mode, found by starting from states that lie in it."""
 
+import json
 import math
 
 import numpy as np
@@ -45,7 +46,7 @@ def test_tempering_cannot_see_a_narrow_deep_mode_and_the_given_states_can() -> N
     compared = compare_starts(prior, states, found, torch.Generator().manual_seed(1))
     assert compared.lower_bound == pytest.approx(truth, abs=0.01)
     assert "log Z is at least 124.1" in compared.warnings[0] and "misses a mode" in compared.warnings[0]
-    assert "chains that start from the 3 given states give log Z =" in compared.warnings[1]
+    assert "chains that start from the 3 given states" in compared.warnings[1] and "not mixed" in compared.warnings[1]
 
 
 def test_chains_from_a_mode_show_it_where_the_bound_is_too_weak() -> None:
@@ -64,6 +65,16 @@ def test_chains_from_a_mode_show_it_where_the_bound_is_too_weak() -> None:
     compared = compare_starts(prior, deep, found, torch.Generator().manual_seed(1))
     assert 180 < compared.lower_bound < 190
     assert len(compared.warnings) == 1 and "chains that start from the 40 given states" in compared.warnings[0]
+
+
+def test_a_different_second_estimate_is_told() -> None:
+    prior = _rbm(8, 8, 0.5)
+    truth = _enumerated(prior)
+    for offset, expected in ((0.0, []), (-0.5, ["chains that start from the 1 given states give log Z ="])):
+        claimed = LogPartition(truth + offset, 0.01, "ais", {"warnings": []})
+        warnings = compare_starts(prior, torch.zeros(1, 16), claimed, torch.Generator().manual_seed(0)).warnings
+        found = [warning for warning in warnings if "at least" not in warning]
+        assert len(found) == len(expected) and all(part in w for part, w in zip(expected, found, strict=True))
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -114,6 +125,7 @@ def test_the_outcome_joins_the_diagnostics() -> None:
     assert "misses a mode" in found.diagnostics["warnings"][1]
     assert found.diagnostics["starts"]["lower_bound"] == pytest.approx(124.1, abs=0.01)
     assert found.diagnostics["starts"]["num_states"] == 1 and claimed.diagnostics["warnings"] == ["another"]
+    json.dumps(found.diagnostics, allow_nan=False)
 
 
 def test_bad_states_are_named() -> None:
