@@ -507,6 +507,14 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def doctor(data_dir: DataDir = None, debug: Debug = False) -> None:
+    """What this machine offers: compiler, kernels, threads, memory, devices, data sets. Lines with ! slow you down."""
+    from dvaepp.doctor import findings
+
+    for finding in findings(data_dir):
+        print(f"{' ' if finding.good else '!'} {finding.what:24} {finding.found}", flush=True)
+
+
 COMMANDS: dict[str, Callable[..., Any]] = {
     "train": train,
     "evaluate": evaluate,
@@ -520,6 +528,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "export": export,
     "reproduce": reproduce,
     "report": report,
+    "doctor": doctor,
 }
 
 
