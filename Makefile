@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+# What also runs without compiled code: everything that has a plain form beside a kernel.
+PLAIN := tests/kernels tests/models tests/networks tests/samplers tests/training/test_adamax.py
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test quick lint bench clean
 
@@ -36,6 +39,7 @@ demo: $(VENV)/.demo ## train a VAE with an RBM prior on 4000 digits and evaluate
 	@$(BIN)/dvaepp evaluate demo/run
 
 test: lint ## everything continuous integration checks
+	@DVAEPP_KERNEL=off $(BIN)/python -m pytest -n 2 -m "not slow" $(PLAIN)
 	@$(BIN)/python -m pytest -n 2
 
 quick: lint ## the same without the slow tests

@@ -24,7 +24,11 @@ def uniform(
     """
     if device is None:
         device = "cpu" if generator is None else generator.device
-    k = torch.empty(shape, dtype=working_dtype(dtype), device=device).random_(0, 2**23, generator=generator)
+    dtype = working_dtype(dtype)
+    if torch.compiler.is_compiling():  # a compiler knows `randint` and not `random_`; its noise is its own anyway
+        k = torch.randint(0, 2**23, shape, device=device).to(dtype)
+    else:
+        k = torch.empty(shape, dtype=dtype, device=device).random_(0, 2**23, generator=generator)
     return k.add_(0.5).mul_(2.0**-23)
 
 
@@ -54,12 +58,17 @@ def bernoulli_entropy(logits: Tensor) -> Tensor:
 class _Entropy(torch.autograd.Function):
     """With a = |l| and e = e^-a: H = log(1 + e) + a e / (1 + e) and H' = -l μ (1-μ), in few passes."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, logits: Tensor) -> Tensor:
-        ctx.save_for_backward(logits)
+    def forward(logits: Tensor) -> Tensor:
         magnitude = logits.abs().clamp_max_(1e3)  # beyond, H is 0 in any type, and 0 · ∞ would be NaN
         e = torch.exp(-magnitude)
         return magnitude.mul_(e).div_(e + 1).add_(e.log1p_())
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:

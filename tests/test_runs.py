@@ -26,7 +26,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("runs") / "run"
-    changes = [f"data.path={images}", "model.groups=[4,4]", "training.steps=150", "training.validate_every=0.5"]
+    changes = [f"data.path={images}", "model.groups=[4,4]", "training.steps=300", "training.validate_every=0.5"]
     changes += ["chains.num_chains=50", "chains.num_sweeps=5", "training.kl_warmup=0", "optimizer.warmup=0"]
     main(["train", "table2.rbm", "layers=2", "linear=false", "--run-dir", str(run), *_sets(changes)])
     return run
@@ -39,7 +39,7 @@ def _sets(changes: list[str]) -> list[str]:
 def test_a_run_directory_holds_what_the_contract_says(run: Path) -> None:
     assert json.loads((run / "recipe.json").read_text())["model"]["groups"] == [4, 4]
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert all("step" in line for line in lines) and lines[-1]["step"] == 150
+    assert all("step" in line for line in lines) and lines[-1]["step"] == 300
     names = {(p.name.partition("-")[0].removesuffix(".json"), p.suffix) for p in (run / "checkpoints").iterdir()}
     assert names == {("best", ".json"), ("step", ".json"), ("step", ".safetensors")}
     assert (run / "samples" / "samples.png").read_bytes().startswith(b"\x89PNG")

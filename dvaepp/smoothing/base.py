@@ -27,7 +27,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.distributions import constraints
 from torch.nn.functional import logsigmoid
 
@@ -111,6 +110,8 @@ class Smoothing(ABC):
 class _ImplicitFunction(torch.autograd.Function):
     """Attach a derivative to an already computed ζ: ∂ζ/∂source = slope, elementwise."""
 
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(source: Tensor, zeta: Tensor, slope: Tensor) -> Tensor:
         return zeta.view_as(zeta)
@@ -120,10 +121,30 @@ class _ImplicitFunction(torch.autograd.Function):
         ctx.save_for_backward(inputs[2])
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         (slope,) = ctx.saved_tensors
-        return grad * slope, grad, None
+        return _Once.apply(grad * slope), grad, None
+
+
+class _Once(torch.autograd.Function):
+    """The identity, which refuses to be differentiated: the slope of ζ was computed without a graph."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        raise RuntimeError(
+            "a sample of a smoothing has no second derivatives: its slope comes from the implicit function theorem, "
+            "without a graph; Concrete has them"
+        )
 
 
 def attach(source: Tensor, zeta: Tensor, slope: Tensor) -> Tensor:
@@ -140,12 +161,50 @@ def implicit_sample(solve: Callable[[Tensor, Tensor, bool], Inverse], logits: Te
     with_slope = torch.is_grad_enabled() and logits.requires_grad
     dtype, work = logits.dtype, working_dtype(logits.dtype)
     with torch.no_grad():
-        zeta, slope = solve(logits.to(work), rho.to(work), with_slope)
+        zeta, slope = _solved(solve, logits.detach().to(work), rho.detach().to(work), with_slope)
         zeta = zeta.to(dtype)
         if slope is None:
             return zeta
         slope = slope if dtype == work else saturate(slope, dtype)
     return attach(logits, zeta, slope)
+
+
+class _Elementwise(torch.autograd.Function):
+    """ζ and its slope from a solver that works element by element, for `torch.func.vmap`.
+
+    A solver iterates until all elements are solved and works in place, neither of which vmap can look into. It need
+    not: for a function of elements a mapped axis is one more axis.
+    """
+
+    @staticmethod
+    def forward(solve: Callable[[Tensor, Tensor, bool], Inverse], logits: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
+        zeta, slope = solve(logits, rho, True)
+        assert slope is not None
+        return zeta, slope
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(*output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, None]:
+        return None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[None, int | None, int | None], solve: Any, logits: Tensor, rho: Tensor) -> Any:
+        unmapped = logits.shape if in_dims[1] is None else logits.movedim(in_dims[1], 0).shape[1:]
+        shape = (info.batch_size, *unmapped)
+        moved = [
+            (tensor if dim is None else tensor.movedim(dim, 0)).expand(shape).contiguous()
+            for tensor, dim in ((logits, in_dims[1]), (rho, in_dims[2]))
+        ]
+        return _Elementwise.apply(solve, *moved), (0, 0)
+
+
+def _solved(solve: Callable[[Tensor, Tensor, bool], Inverse], logits: Tensor, rho: Tensor, with_slope: bool) -> Inverse:
+    if torch._C._functorch.maybe_current_level() is None:  # the common case, with nothing around the solver
+        return solve(logits, rho, with_slope)
+    return Inverse(*_Elementwise.apply(solve, logits, rho))
 
 
 @dataclass(frozen=True)

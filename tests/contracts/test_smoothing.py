@@ -291,3 +291,33 @@ def test_second_derivatives_are_refused_not_wrong(smoothing: Overlapping) -> Non
     (slope,) = torch.autograd.grad(zeta.square().sum(), logits, create_graph=True)
     with pytest.raises(RuntimeError):
         slope.sum().backward()
+
+
+# Functional transforms and compilation.
+
+
+@overlapping
+def test_vmap_and_grad_equal_the_same_without_them(smoothing: Overlapping) -> None:
+    """Gradients of each row by itself, with noise of its own and with noise that all share."""
+    logits, rho = (part.reshape(9, 8) for part in _grid())
+    quiet = replace(smoothing, validate_args=False)
+
+    def total(row: Tensor, noise: Tensor) -> Tensor:
+        zeta = quiet.sample(row, noise)
+        return (zeta * zeta).sum() + quiet.log_prob(zeta.detach(), row).sum()
+
+    leaf = logits.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(sum(total(*pair) for pair in zip(leaf, rho, strict=True)), leaf)
+    torch.testing.assert_close(torch.func.vmap(torch.func.grad(total))(logits, rho), expected)
+    shared = torch.func.vmap(quiet.sample, (0, None))(logits, rho[0])
+    torch.testing.assert_close(shared, quiet.sample(logits, rho[0]))
+    columns = torch.func.vmap(quiet.sample, (1, 1), 1)(logits, rho)
+    torch.testing.assert_close(columns, quiet.sample(logits, rho))
+
+
+@overlapping
+def test_second_derivatives_by_functional_transforms_are_refused_not_wrong(smoothing: Overlapping) -> None:
+    quiet = replace(smoothing, validate_args=False)
+    square = lambda logit: quiet.sample(logit, torch.tensor(0.3)) ** 2  # noqa: E731
+    with pytest.raises(RuntimeError):
+        torch.func.grad(torch.func.grad(square))(torch.tensor(0.4))

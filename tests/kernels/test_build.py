@@ -94,7 +94,7 @@ def test_what_cannot_be_compiled_is_said_in_one_line_once(environment: dict[str,
         "import torch; from dvaepp.priors import RBM; from dvaepp.samplers import gibbs\n"
         "for _ in range(3): gibbs(RBM(3, 3), torch.zeros(4, 6), 2)"
     )
-    variables = {**os.environ, **environment, "XDG_CACHE_HOME": str(tmp_path)}
+    variables = {**os.environ, "DVAEPP_KERNEL": "on", **environment, "XDG_CACHE_HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True)
     assert done.returncode == 0
     assert done.stderr.count("\n") == 1 and "plain torch takes its place" in done.stderr
