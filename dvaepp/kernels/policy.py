@@ -1,8 +1,8 @@
 """Which form of a computation runs, for which device, type and size: the only place that decides.
 
 Compiled forms take float32 on a CPU. All other devices and types, and every size that no form is faster for, are left
-to plain torch. The thresholds were measured on the models of the paper's Table 4; `python -m benchmarks kernels` shows
-what each form earns.
+to plain torch. The thresholds were measured on the models of the paper's Table 4; `python -m benchmarks conv` measures
+the whole step.
 """
 
 from collections.abc import Sequence
