@@ -408,9 +408,10 @@ def reproduce(
             "anybody who reaches that port can run code.",
         ),
     ] = "local",
-    jobs: Annotated[
+    workers: Annotated[
         int | None, tyro.conf.arg(metavar="N", help="Cells at a time, one thread each; default: the cores.")
     ] = None,
+    nice: Annotated[bool, tyro.conf.arg(help="Leave the processor to everybody else (lowest priority).")] = False,
     dry_run: Annotated[bool, tyro.conf.arg(help="Tell what would run, with times from a measured step.")] = False,
     show: Annotated[bool, tyro.conf.arg(help="Print paper and ours side by side, and run nothing.")] = False,
     out: Annotated[
@@ -426,7 +427,8 @@ def reproduce(
 ) -> None:
     """Train and evaluate the cells of a table of the paper, and print paper and ours side by side.
 
-    Interrupted at any point, the same command goes on where it was; a cell with a record is never run again.
+    Interrupted at any point, also by SIGTERM, the same command goes on where it was; a cell with a record is never run
+    again.
 
     Args:
         table: One of table1, table2, table3, table5, table6, table7, table8.
@@ -449,8 +451,8 @@ def reproduce(
         return
     if samples is not None and samples < 1:
         raise UsageError(f"--samples must be at least 1, got {samples}")
-    if jobs is not None and jobs < 1:
-        raise UsageError(f"--jobs must be at least 1, got {jobs}")
+    if workers is not None and workers < 1:
+        raise UsageError(f"--workers must be at least 1, got {workers}")
     tasks = plan.tasks(
         chosen,
         seeds=seeds,
@@ -463,15 +465,15 @@ def reproduce(
         data_dir=None if data_dir is None else data_dir.absolute(),
         device=_device(device),
     )
-    jobs = jobs or _cores()
+    workers = workers or _cores()
     if dry_run:
-        _dry_run(tasks, jobs)
+        _dry_run(tasks, workers)
         return
-    run(tasks, where=executor, jobs=jobs, root=root, say=to_stderr)
+    run(tasks, where=executor, workers=workers, root=root, say=to_stderr, nice=nice)
     view.terminal(table, records.read(results, table, to_stderr))
 
 
-def _dry_run(tasks: "Sequence[Task]", jobs: int) -> None:
+def _dry_run(tasks: "Sequence[Task]", workers: int) -> None:
     from dvaepp.reproduction.estimate import seconds_per_step
     from dvaepp.reproduction.reproduce import pending, progress_of
     from dvaepp.reproduction.supplies import without_data
@@ -499,7 +501,7 @@ def _dry_run(tasks: "Sequence[Task]", jobs: int) -> None:
     unknown = f", and {len(absent)} of unknown time" if absent else ""
     print(
         f"{len(tasks) - len(left)} done, {len(left)} to run: {hours:.1f} h of training on one thread each, "
-        f"about {hours / jobs:.1f} h with {jobs} at a time{unknown}; validation and evaluation come on top"
+        f"about {hours / workers:.1f} h with {workers} at a time{unknown}; validation and evaluation come on top"
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from dvaepp.errors import UsageError
 from dvaepp.reproduction import credentials
@@ -15,10 +15,13 @@ from dvaepp.reproduction import credentials
 TRIES = 4  # of a task whose worker was killed
 
 
+@runtime_checkable
 class Executor(Protocol):
-    """The part of concurrent.futures.Executor that is needed."""
+    """The part of concurrent.futures.Executor that is needed, and a way to stop before all is done."""
 
     def submit(self, function: Callable[[str], str], text: str) -> "Future[str]": ...
+
+    def stop(self) -> None: ...
 
 
 class WorkerFailed(RuntimeError):
@@ -28,9 +31,10 @@ class WorkerFailed(RuntimeError):
 class Processes:
     """A new process for every task, so many at a time, one thread each. A killed one is started again and resumes."""
 
-    def __init__(self, jobs: int, log: Path) -> None:
-        self._pool = ThreadPoolExecutor(jobs)
-        self._log = log
+    def __init__(self, workers: int, log: Path, nice: bool = False) -> None:
+        self._pool = ThreadPoolExecutor(workers)
+        self._log, self._nice = log, nice
+        self._running: set[subprocess.Popen[str]] = set()
         self._stopping = False
 
     def submit(self, function: Callable[[str], str], text: str) -> "Future[str]":
@@ -38,13 +42,12 @@ class Processes:
 
     def _perform(self, function: Callable[[str], str], text: str) -> str:
         assert function.__module__ == "dvaepp.reproduction.work", "what the worker performs"
-        command = [sys.executable, "-m", "dvaepp.reproduction.worker"]
+        command = [sys.executable, "-m", "dvaepp.reproduction.worker", *(["--nice"] if self._nice else [])]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         for _ in range(TRIES):
             if self._stopping:
                 raise WorkerFailed("stopped")
-            pipe = subprocess.PIPE
-            with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment) as worker:
+            with self._started(command, environment) as worker:
                 assert worker.stdin and worker.stdout and worker.stderr
                 worker.stdin.write(text)
                 worker.stdin.close()
@@ -54,11 +57,26 @@ class Processes:
                         log.write(line)
                         last = line.strip() or last
                 answer = worker.stdout.read()
+            self._running.discard(worker)
             if worker.returncode == 0:
                 return answer.strip().splitlines()[-1]
             if worker.returncode > 0:
                 raise WorkerFailed(last or f"exit code {worker.returncode}")
         raise WorkerFailed(f"its worker was killed {TRIES} times")
+
+    def _started(self, command: list[str], environment: dict[str, str]) -> "subprocess.Popen[str]":
+        pipe, own = subprocess.PIPE, self._nice
+        worker = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment, start_new_session=own
+        )
+        self._running.add(worker)
+        return worker
+
+    def stop(self) -> None:
+        """Begin nothing new, and ask the workers to save and end."""
+        self.close()
+        for worker in list(self._running):
+            worker.terminate()
 
     def close(self) -> None:
         """Begin nothing new; workers end by themselves when this process does."""
@@ -70,15 +88,15 @@ FORMS = "local, dask-local, dask://HOST:PORT or dask+tls://HOST:PORT"
 
 
 @contextmanager
-def executor(where: str, jobs: int, log: Path) -> Iterator[Executor]:
-    """ "local" processes, or dask: "dask-local" is a cluster of `jobs` processes here, closed to other users by TLS.
+def executor(where: str, workers: int, log: Path, nice: bool = False) -> Iterator[Executor]:
+    """ "local" processes, or dask: "dask-local" is a cluster of `workers` processes here, closed to other users by TLS.
 
     A scheduler at "dask://HOST:PORT" or "dask+tls://HOST:PORT" must see the same files. The first is open to all who
     reach it; the second takes certificates from dask's configuration.
     """
     if where == "local":
         log.parent.mkdir(parents=True, exist_ok=True)
-        processes = Processes(jobs, log)
+        processes = Processes(workers, log, nice)
         try:
             yield processes
         finally:
@@ -90,17 +108,31 @@ def executor(where: str, jobs: int, log: Path) -> Iterator[Executor]:
         import distributed  # noqa: F401
     except ImportError:
         raise UsageError(f"--executor {where} needs the extra: pip install 'dvaepp[sweep]'") from None
-    with _dask_client(where, jobs) as client:
-        yield client.get_executor(retries=TRIES - 1, pure=False)
+    with _dask_client(where, workers) as client:
+        yield _Dask(client.get_executor(retries=TRIES - 1, pure=False))
+
+
+class _Dask:
+    """dask's executor; what its workers have begun goes on with their cluster, or is begun again by the next run."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def submit(self, function: Callable[[str], str], text: str) -> "Future[str]":
+        future: Future[str] = self._inner.submit(function, text)
+        return future
+
+    def stop(self) -> None:
+        self._inner.shutdown(wait=False, cancel_futures=True)
 
 
 @contextmanager
-def _dask_client(where: str, jobs: int) -> Iterator[Any]:
+def _dask_client(where: str, workers: int) -> Iterator[Any]:
     from distributed import Client, LocalCluster
 
     if where == "dask-local":
         security = credentials.temporary()
-        options = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None, "host": "127.0.0.1"}
+        options = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None, "host": "127.0.0.1"}
         with LocalCluster(**options, security=security) as cluster, Client(cluster, security=security) as client:
             yield client
         return

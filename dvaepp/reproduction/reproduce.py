@@ -6,14 +6,16 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
-from dvaepp.reproduction.executors import executor
+from dvaepp.reproduction.executors import Executor, executor
 from dvaepp.reproduction.plan import Task
 from dvaepp.reproduction.supplies import without_data
 from dvaepp.reproduction.work import perform
+from dvaepp.training.signals import Signals
 
 INTERVAL = 60.0  # seconds between plain lines
+STOP_SECONDS = 120.0  # for workers to save; one that takes longer ends by itself
 TAIL = 8192  # bytes of metrics that surely hold a whole line
 
 
@@ -22,8 +24,13 @@ def pending(tasks: Sequence[Task]) -> list[Task]:
     return [task for task in tasks if not task.record_file.exists()]
 
 
-def run(tasks: Sequence[Task], *, where: str, jobs: int, root: Path, say: Callable[[str], None]) -> None:
-    """Perform all tasks that are not done; of a cell's candidates, once trained, the best one is evaluated."""
+def run(
+    tasks: Sequence[Task], *, where: str, workers: int, root: Path, say: Callable[[str], None], nice: bool = False
+) -> None:
+    """Perform all tasks that are not done; of a cell's candidates, once trained, the best one is evaluated.
+
+    SIGTERM, SIGINT and SIGHUP let the workers save and end, and raise SystemExit; the same call goes on from there.
+    """
     left = pending(tasks)
     say(f"{len(tasks) - len(left)} done already, {len(left)} to run")
     if not left:
@@ -33,10 +40,10 @@ def run(tasks: Sequence[Task], *, where: str, jobs: int, root: Path, say: Callab
     failures = [f"{name}: {reason}" for name, reason in absent.items()]
     able = [task for task in left if task.name not in absent]
     if able:
-        with executor(where, jobs, root / "log.txt") as workers:
-            failed = _perform(able, workers.submit, say)
+        with executor(where, workers, root / "log.txt", nice) as pool, Signals() as signals:
+            failed = _perform(able, pool, signals, say)
             chosen = [] if failed else _chosen([task for task in able if not task.evaluate], say)
-            failures += failed + _perform(chosen, workers.submit, say)
+            failures += failed + _perform(chosen, pool, signals, say)
     if failures:
         raise OSError(
             f"{len(failures)} of {len(left)} failed; the others are done, and running the same again goes on with "
@@ -44,13 +51,15 @@ def run(tasks: Sequence[Task], *, where: str, jobs: int, root: Path, say: Callab
         )
 
 
-def _perform(tasks: Sequence[Task], submit: Callable[..., "Future[str]"], say: Callable[[str], None]) -> list[str]:
+def _perform(tasks: Sequence[Task], pool: Executor, signals: Signals, say: Callable[[str], None]) -> list[str]:
     """Submit, watch, and collect what failed."""
-    futures = {submit(perform, task.model_dump_json()): task for task in tasks}
+    futures = {pool.submit(perform, task.model_dump_json()): task for task in tasks}
     failures: list[str] = []
     open_futures = set(futures)
     with _View(tasks, say) as view:
         while open_futures:
+            if signals.received:
+                _stop(pool, open_futures, signals.received, say)
             done, open_futures = wait(open_futures, timeout=1.0, return_when=FIRST_COMPLETED)
             for future in done:
                 task, error = futures[future], future.exception()
@@ -59,6 +68,14 @@ def _perform(tasks: Sequence[Task], submit: Callable[..., "Future[str]"], say: C
                 view.finished(task, error)
             view.refresh()
     return failures
+
+
+def _stop(pool: Executor, futures: "set[Future[str]]", number: int, say: Callable[[str], None]) -> NoReturn:
+    say("stopping: the workers save and end")
+    pool.stop()
+    wait(futures, timeout=STOP_SECONDS)
+    say("stopped; the same command goes on from the last checkpoints")
+    raise SystemExit(128 + number)
 
 
 def _chosen(candidates: Sequence[Task], say: Callable[[str], None]) -> list[Task]:

@@ -1,4 +1,7 @@
-"""`python -m dvaepp.reproduction.worker`: perform the task on stdin. It ends, saved, when its parent does."""
+"""`python -m dvaepp.reproduction.worker`: perform the task on stdin. It ends, saved, when its parent does.
+
+With `--nice` it leaves the processor to everybody else.
+"""
 
 import os
 import signal
@@ -9,6 +12,8 @@ import time
 
 def main() -> None:
     parent = os.getppid()
+    if "--nice" in sys.argv[1:]:
+        _be_nice()
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -23,6 +28,17 @@ def main() -> None:
     except (ValueError, OSError, RuntimeError) as error:
         print(" ".join(str(error).split()), file=sys.stderr)
         sys.exit(1)
+
+
+def _be_nice() -> None:
+    """Lowest priority. Linux shares a processor among sessions first, and by niceness only inside each: so a worker has
+    a session of its own, and that is given the lowest priority too."""
+    os.nice(19)
+    try:
+        with open("/proc/self/autogroup", "w") as file:
+            file.write("19")
+    except OSError:  # another system, or one that does not group by sessions
+        pass
 
 
 if __name__ == "__main__":

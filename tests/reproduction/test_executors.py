@@ -36,12 +36,12 @@ def stranger(address, security):
 
 if __name__ == "__main__":
     with executor("dask-local", 1, Path("log.txt")) as workers:
-        address = workers._client.scheduler.address
+        address = workers._inner._client.scheduler.address
         print("address", address)
         print("ours", workers.submit(len, "abc").result(timeout=60))
         print("plain", stranger(address.replace("tls://", "tcp://"), None))
         print("other", stranger(address, credentials.temporary()))
-        print("invited", stranger(address, workers._client.security))
+        print("invited", stranger(address, workers._inner._client.security))
 """
 
 

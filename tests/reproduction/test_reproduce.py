@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -37,10 +38,33 @@ def _quiet(line: str) -> None: ...
 
 @needs_data
 @pytest.mark.slow
+def test_a_table_stopped_by_sigterm_goes_on_with_the_same_command(tmp_path: Path) -> None:
+    """Two nice workers; not one step is lost, and nobody is left behind."""
+    folders = ["--root", str(tmp_path / "runs"), "--results", str(tmp_path / "results"), "--data-dir", str(DATA)]
+    cells = ["--cells", "joint/dataset=mnist_static/layers=1", "--scale", "0.5", "--workers", "2", "--nice"]
+    command = [sys.executable, "-m", "dvaepp", "reproduce", "table2", *cells, *folders]
+    steps: list[list[int]] = []
+    for _ in range(2):
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        log, logged = tmp_path / "runs" / "log.txt", 2 * (len(steps) + 1)
+        while not log.exists() or log.read_text().count("steps/s") < logged:
+            assert process.poll() is None, process.stderr and process.stderr.read()
+            time.sleep(0.2)
+        process.terminate()
+        _, errors = process.communicate(timeout=100)
+        assert process.returncode == 143 and "the same command goes on" in errors
+        stopped = sorted(int(number) for number in re.findall(r"stopped by a signal at step (\d+)", log.read_text()))
+        steps.append(stopped)
+    resumed = sorted(int(number) for number in re.findall(r"resuming at step (\d+)", log.read_text()))
+    assert resumed == steps[0] and len(steps[0]) == 2 and len(steps[1]) == 4
+
+
+@needs_data
+@pytest.mark.slow
 def test_cells_run_in_processes_and_leave_records(tmp_path: Path) -> None:
     tasks = _tasks(tmp_path, "joint/dataset=mnist_static/layers=1", scale=3e-5)
     said: list[str] = []
-    run(tasks, where="local", jobs=2, root=tmp_path / "runs", say=said.append)
+    run(tasks, where="local", workers=2, root=tmp_path / "runs", say=said.append)
     found = records.read(tmp_path / "results", "table2")
     assert len(found) == 2 and not pending(tasks)
     record = found[0]
@@ -49,7 +73,7 @@ def test_cells_run_in_processes_and_leave_records(tmp_path: Path) -> None:
     assert record.cpu_seconds and record.cpu_seconds > 0 and record.validation
     assert record.recipe_sha256 == records.digest(tasks[0].recipe) or record.recipe["model"]["hidden"]
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "results").iterdir()}
-    run(tasks, where="local", jobs=2, root=tmp_path / "runs", say=said.append)
+    run(tasks, where="local", workers=2, root=tmp_path / "runs", say=said.append)
     assert said[-1] == "2 done already, 0 to run"
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "results").iterdir()} == before
 
@@ -61,7 +85,7 @@ from dvaepp.reproduction.plan import Task
 from dvaepp.reproduction.reproduce import run
 if __name__ == "__main__":
     tasks = [Task.model_validate_json(line) for line in open(sys.argv[1])]
-    run(tasks, where=sys.argv[2], jobs=1, root=Path(sys.argv[3]), say=lambda line: print(line, flush=True))
+    run(tasks, where=sys.argv[2], workers=1, root=Path(sys.argv[3]), say=lambda line: print(line, flush=True))
 """
 
 
@@ -133,7 +157,7 @@ def test_killed_workers_and_parents_cost_no_finished_cell(where: str, tmp_path: 
 def test_select_evaluates_what_validates_best(tmp_path: Path) -> None:
     tasks = _tasks(tmp_path, "marginal/dataset=mnist_static/layers=1/linear=true", scale=2e-5, select=True)
     assert len(tasks) == 4 and not any(task.evaluate for task in tasks)
-    run(tasks, where="local", jobs=2, root=tmp_path / "runs", say=_quiet)
+    run(tasks, where="local", workers=2, root=tmp_path / "runs", say=_quiet)
     (record,) = records.read(tmp_path / "results")
     scores = {tuple(entry["changes"]): entry["validation"] for entry in record.selected_from}
     assert len(scores) == 4
@@ -148,9 +172,9 @@ def test_a_cell_that_fails_is_named_and_the_others_are_kept(tmp_path: Path) -> N
     with pytest.raises(Exception, match="nowhere"):
         work.perform(bad.model_dump_json())
     with pytest.raises(OSError, match="1 of 1 failed; .*running the same again goes on.*nowhere"):
-        run([bad], where="local", jobs=1, root=tmp_path / "runs", say=_quiet)
+        run([bad], where="local", workers=1, root=tmp_path / "runs", say=_quiet)
     with pytest.raises(UsageError, match=r"dask-local, dask://HOST:PORT or .*, got 'slurm'"):
-        run([bad], where="slurm", jobs=1, root=tmp_path / "runs", say=_quiet)
+        run([bad], where="slurm", workers=1, root=tmp_path / "runs", say=_quiet)
 
 
 @needs_data
