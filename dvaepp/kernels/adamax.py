@@ -31,29 +31,17 @@ def update(
 ) -> None:
     """Change θ, m and u in place; parameter k lies from offsets[k] to offsets[k + 1]; a missing gradient is zeros."""
     compiled = _compiled()
-    if compiled is None or not plain_floats((theta, m, u)):
-        _in_pieces(theta, m, u, offsets, gradients, rate, betas, epsilon, weight_decay)
+    if compiled is not None and plain_floats((theta, m, u)):
+        job = _Job(tensors=len(gradients), rate=rate, epsilon=epsilon, weight_decay=weight_decay)
+        job.beta1, job.beta2 = betas
+        dense = [None if g is None else g.contiguous() for g in gradients]
+        call(compiled.dvaepp_adamax, job, theta=theta, m=m, u=u, g=dense, first=offsets)
         return
-    job = _Job(tensors=len(gradients), rate=rate, epsilon=epsilon, weight_decay=weight_decay)
-    job.beta1, job.beta2 = betas
-    dense = [None if g is None else g.contiguous() for g in gradients]
-    call(compiled.dvaepp_adamax, job, theta=theta, m=m, u=u, g=dense, first=offsets)
-
-
-def _in_pieces(
-    theta: Tensor,
-    m: Tensor,
-    u: Tensor,
-    offsets: Tensor,
-    gradients: Sequence[Tensor | None],
-    rate: float,
-    betas: tuple[float, float],
-    epsilon: float,
-    weight_decay: float,
-) -> None:
     sizes = offsets.diff().tolist()
-    dense = [theta.new_zeros(n) if g is None else g.reshape(-1) for g, n in zip(gradients, sizes, strict=True)]
-    for t, mean, largest, g in zip(*(buffer.split(PIECE) for buffer in (theta, m, u, torch.cat(dense))), strict=True):
+    flat = torch.cat(
+        [theta.new_zeros(n) if g is None else g.reshape(-1) for g, n in zip(gradients, sizes, strict=True)]
+    )
+    for t, mean, largest, g in zip(*(buffer.split(PIECE) for buffer in (theta, m, u, flat)), strict=True):
         if weight_decay:
             g.add_(t, alpha=weight_decay)
         mean.lerp_(g, 1 - betas[0])

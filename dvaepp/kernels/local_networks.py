@@ -117,14 +117,13 @@ class _Cut:
         return [to_maps(group, size) for group in x.unbind(1)]
 
     def _share_of_h(self, h: Sequence[Tensor]) -> _Share:
-        """Some groups at a time, as wide as the widest of them: zeros stand for the h that a group must not see."""
+        """Some groups at a time, as wide as the widest of them: zeros stand for h that a group must not see."""
         parts = []
         for begin in range(0, len(self.networks), BESIDE):
             end = min(begin + BESIDE, len(self.networks))
-            before = torch.cat(list(h[: end - 1]), -1) if end > 1 else None
+            before = torch.cat(list(h[: end - 1]), -1)
             firsts = [pieces[-1] for pieces in self.first[begin:end]]
             skips = [pieces[-1] for pieces in self.skip[begin:end]]
-            assert before is not None, "more than one group"
             skip = torch.cat([pad(w, (0, before.shape[-1] - w.shape[1])) for w in skips])
             parts.append(_Share(_beside(before, firsts), linear(before, skip)))
         return _Share(*(torch.cat(pieces, -1) for pieces in zip(*parts, strict=True)))
