@@ -17,7 +17,8 @@ from torch import Tensor
 import dvaepp
 from dvaepp import runs, training
 from dvaepp.distributions import DiscretizedLogisticMixture, SmoothedBernoulli
-from dvaepp.kernels import bernoulli, normal
+from dvaepp.kernels import bernoulli
+from dvaepp.models.latents import LATENTS
 from dvaepp.numerics import uniform
 from dvaepp.objectives import boltzmann_kl
 from dvaepp.priors import RBM
@@ -107,7 +108,8 @@ def _everything(folder: Path) -> dict[str, Tensor]:
     with cpu:
         rbm = RBM(3, 3)
     found["kl"] = boltzmann_kl(rbm, [logits], [found["zeta"]], Exponential(8.0), 0.0)
-    found["normal"] = normal.kl(torch.full((2, 8, 4, 4), 0.3, **f32), torch.full((2, 8, 4, 4), -0.2, **f32))
+    q_h, p_h, h = (torch.full((2, size, 4, 4), 0.3, **f32) for size in (8, 8, 4))
+    found["normal"] = LATENTS["normal"].kl(q_h, -p_h, h, Exponential(8.0))
     found["pixels"] = bernoulli.log_prob((logits > 0).float(), logits)
     mixture = DiscretizedLogisticMixture.from_channels(torch.full((2, 100, 2, 2), 0.1, **f32))
     found["colours"] = mixture.sample(generator=seeded())

@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch.nn.functional import linear, pad
 
 from dvaepp.kernels import policy, residual_chain, wide
 from dvaepp.kernels.convolution import pixels_after_elu
-from dvaepp.kernels.linear import linear
 from dvaepp.kernels.pixels import to_maps, to_pixels
 from dvaepp.kernels.residual_chain import Block, chain
 

@@ -9,9 +9,8 @@ from functools import cache
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d, conv_transpose2d, pad, unfold
+from torch.nn.functional import conv2d, conv_transpose2d, linear, pad, unfold
 
-from dvaepp.kernels.linear import linear
 from dvaepp.kernels.policy import as_matrix
 
 

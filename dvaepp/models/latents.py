@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from dvaepp.kernels import normal
 from dvaepp.models.noise import Noise
 from dvaepp.objectives.marginal import bracket
 from dvaepp.smoothing.base import Overlapping, Smoothing
@@ -52,21 +51,30 @@ class Normal(Latent):
     parameters_per_unit = 2
 
     def sample(self, parameters: Tensor, noise: Noise, smoothing: Smoothing) -> Tensor:
-        units = parameters.shape[1] // 2
-        return normal.sample(parameters, noise.normal_like(parameters[:, :units]))
+        mean, log_sd = moments(parameters)
+        return mean + log_sd.exp() * noise.normal_like(mean)
 
     def kl(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
-        return normal.kl(q, p)
+        q_mean, q_log_sd = moments(q)
+        p_mean, p_log_sd = moments(p)
+        gap = torch.exp(-2 * p_log_sd) * (torch.exp(2 * q_log_sd) + (q_mean - p_mean) ** 2)
+        return (p_log_sd - q_log_sd + 0.5 * (gap - 1)).flatten(1).sum(1)
 
     def draw(self, parameters: Tensor, noise: Noise, smoothing: Smoothing | None) -> Drawn:
-        units = parameters.shape[1] // 2
-        value = normal.sample(parameters, noise.normal_like(parameters[:, :units]))
+        mean, log_sd = moments(parameters)
+        value = mean + log_sd.exp() * noise.normal_like(mean)
         return Drawn(value, value)
 
     def log_prob(self, parameters: Tensor, scored: Tensor) -> Tensor:
-        mean, log_sd = normal.moments(parameters)
+        mean, log_sd = moments(parameters)
         each = -0.5 * ((scored - mean) * torch.exp(-log_sd)) ** 2 - log_sd - HALF_LOG_2PI
         return each.flatten(1).sum(1)
+
+
+def moments(parameters: Tensor) -> tuple[Tensor, Tensor]:
+    """Means and log standard deviations of normal units."""
+    mean, log_sd = (BOUND * torch.tanh(parameters / BOUND)).chunk(2, 1)
+    return mean, log_sd
 
 
 class Bernoulli(Latent):
@@ -94,5 +102,6 @@ def smoothed(z: Tensor, smoothing: Smoothing, rho: Tensor) -> Tensor:
     return smoothing.sample((z - 0.5) * torch.inf, rho)
 
 
+BOUND = 5.0
 HALF_LOG_2PI = 0.9189385332046727
 LATENTS: dict[str, Latent] = {"normal": Normal(), "bernoulli": Bernoulli()}

@@ -75,6 +75,15 @@ def test_normal_parameters_are_bounded_in_value_and_finite_in_gradient() -> None
     assert torch.isfinite(kl).all() and torch.isfinite(torch.autograd.grad(kl.sum(), extreme)[0]).all()
 
 
+def test_normal_parameters_of_one_row_serve_all_rows_and_undefined_ones_are_seen() -> None:
+    q, p = _random(6, 8, seed=0), _random(1, 8, seed=1)
+    one = NORMAL.kl(q, p, torch.zeros(6, 4).double(), Exponential(BETA))
+    each = NORMAL.kl(q, p.expand(6, -1), torch.zeros(6, 4).double(), Exponential(BETA))
+    torch.testing.assert_close(one, each, rtol=1e-12, atol=0)
+    q[2, 3] = torch.nan
+    assert NORMAL.kl(q, p, torch.zeros(6, 4).double(), Exponential(BETA)).isnan().nonzero().tolist() == [[2]]
+
+
 def _mixture(zeta: NDArray[np.float64], logit: float) -> NDArray[np.float64]:
     """q(ζ) = Σ_z q(z) r(ζ|z) with exponential r."""
     mu, norm = 1 / (1 + math.exp(-logit)), (1 - math.exp(-BETA)) / BETA
