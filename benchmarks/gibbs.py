@@ -18,7 +18,9 @@ from dvaepp.samplers import gibbs
 
 SWEEPS = 40  # App. E
 SIZES = [(1000, 200, 200), (100, 100, 100)]
-PEERS = [("rbms", "rbms_gibbs.py"), ("dwave-pytorch-plugin", "dwave_gibbs.py")]
+PEERS = [("rbms", "rbms_gibbs.py"), ("dwave-pytorch-plugin", "dwave_gibbs.py"), ("thrml", "thrml_gibbs.py")]
+
+SLOW = ("dwave-pytorch-plugin", "thrml")  # minutes for 1000 chains
 
 
 def machine(left: int, right: int) -> RBM:
@@ -77,7 +79,7 @@ def compare(chains: int, left: int, right: int, threads: int) -> list[dict[str, 
     updates = chains * (left + right)
     found = {name: time / (updates * SWEEPS) * 1e9 for name, time in times.items()}
     for peer, script in PEERS:
-        sweeps = 1 if "dwave" in peer and chains >= 1000 else SWEEPS
+        sweeps = 1 if peer in SLOW and chains >= 1000 else SWEEPS
         sizes = ["--chains", chains, "--left", left, "--right", right, "--sweeps", sweeps]
         result = peers.measure(script, peer, *sizes, "--threads", threads, "--repeats", 3)
         per_update = statistics.median(result["seconds"]) / (updates * sweeps) * 1e9 if "seconds" in result else None

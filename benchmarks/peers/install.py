@@ -20,6 +20,7 @@ STATUS = VENV / "status.json"
 PEERS = {
     "rbms": (["rbms"], "rbms.bernoulli_bernoulli.classes"),
     "dwave-pytorch-plugin": (["dwave-pytorch-plugin", "einops"], "dwave.plugins.torch.samplers"),
+    "thrml": (["thrml"], "thrml.models"),
     "pythae": (["pythae"], "pythae.models"),
     "storchastic": (["storchastic"], "storch"),
 }
