@@ -34,10 +34,10 @@ def measure(chains: int, left: int, right: int, sweeps: int, threads: int, repea
     program = IsingSamplingProgram(machine, blocks, [])
     schedule = SamplingSchedule(n_warmup=sweeps, n_samples=1, steps_per_sample=1)
 
-    @jax.jit
-    def sample(keys: Any, start: Any) -> Any:
+    def all_chains(keys: Any, start: Any) -> Any:
         return jax.vmap(lambda key, state: sample_states(key, program, schedule, state, [], blocks))(keys, start)
 
+    sample = jax.jit(all_chains)
     start = [jnp.zeros((chains, size), bool) for size in (left, right)]
     seconds = []
     for repeat in range(repeats + 1):  # the first compiles
