@@ -413,7 +413,7 @@ def reproduce(
     ] = None,
     nice: Annotated[bool, tyro.conf.arg(help="Leave the processor to everybody else (lowest priority).")] = False,
     dry_run: Annotated[bool, tyro.conf.arg(help="Tell what would run, with times from a measured step.")] = False,
-    show: Annotated[bool, tyro.conf.arg(help="Print paper and ours side by side, and run nothing.")] = False,
+    show: Annotated[bool, tyro.conf.arg(help="Print the paper's numbers and this library's, and run nothing.")] = False,
     out: Annotated[
         Path | None, tyro.conf.arg(metavar="FILE", help="With --show: write FILE.md, or a plot to FILE.png or .svg.")
     ] = None,
@@ -425,7 +425,7 @@ def reproduce(
     device: Device = "cpu",
     debug: Debug = False,
 ) -> None:
-    """Train and evaluate the cells of a table of the paper, and print paper and ours side by side.
+    """Train and evaluate the cells of a table of the paper, and print the paper's numbers and this library's.
 
     Interrupted at any point, also by SIGTERM, the same command goes on where it was; a cell with a record is never run
     again.

@@ -53,7 +53,7 @@ def _recipe(
 def rbm(
     dataset: str = "mnist_static", layers: int = 1, linear: bool = True, beta: float | None = None, seed: int = 0
 ) -> Recipe:
-    """Table 2, "RBM (ours)": overlapping smoothing and the KL of Sec. 5."""
+    """Table 2, the paper's own column: an RBM prior, overlapping smoothing and the KL of Sec. 5."""
     return _recipe("table2.rbm", "boltzmann", dataset, layers, linear, beta, seed)
 
 

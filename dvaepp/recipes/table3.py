@@ -114,7 +114,7 @@ def rolfe(
 def rbm(
     dataset: str = "mnist_static", size: str = "paper", groups: int = 4, beta: float | None = None, seed: int = 0
 ) -> Recipe:
-    """Table 3, "RBM (ours)", DVAE++: RBM global units, normal local ones; the paper tried 1, 2 and 4 groups."""
+    """Table 3, DVAE++ itself: RBM global units, normal local ones; the paper tried 1, 2 and 4 groups."""
     return _recipe("table3.rbm", dataset, size, seed, beta=beta, global_groups=groups)
 
 

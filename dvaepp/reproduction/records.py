@@ -13,6 +13,7 @@ from dvaepp import recipes, runs
 from dvaepp.errors import UsageError
 from dvaepp.files import write_durably
 from dvaepp.recipes.schema import Recipe
+from dvaepp.reproduction import paper
 from dvaepp.version import __version__
 
 
@@ -117,13 +118,14 @@ def write(folder: Path, record: Record) -> Path:
 
 
 def read(folder: Path, table: str | None = None, say: Callable[[str], None] | None = None) -> list[Record]:
-    """Every record of a table in a folder, in order of names.
+    """Every record of a table's cells in a folder, in order of names.
 
     A file that is none is named to `say` and left out, so that one broken record hides no other; without `say` it is an
     error.
     """
     found = []
-    for path in sorted(folder.glob(f"{table or 'table'}*.json")) if folder.is_dir() else []:
+    names = None if table is None else {cell.name for cell in paper.cells(table)}
+    for path in sorted(folder.glob("*.json")) if folder.is_dir() else []:
         try:
             record = Record.model_validate_json(path.read_text())
         except (OSError, ValueError) as error:  # a ValidationError, or text that is no UTF-8, are ValueErrors
@@ -133,7 +135,7 @@ def read(folder: Path, table: str | None = None, say: Callable[[str], None] | No
                 raise UsageError(problem) from None
             say(f"{problem}; left out here")
             continue
-        if table is None or record.cell.startswith(f"{table}/"):
+        if names is None or record.cell in names:
             found.append(record)
     return found
 

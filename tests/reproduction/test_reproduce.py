@@ -16,6 +16,8 @@ from dvaepp import cli, recipes
 from dvaepp.errors import UsageError
 from dvaepp.recipes.schema import Data
 from dvaepp.reproduction import paper, plan, records, show, work
+from dvaepp.reproduction.claims import STATED, claims
+from dvaepp.reproduction.measured import by_scale, measured
 from dvaepp.reproduction.records import Record
 from dvaepp.reproduction.reproduce import best_validation, pending, progress_of, run
 
@@ -219,58 +221,84 @@ def _record(cell: paper.Cell, value: float, error: float = 0.1, seed: int = 0, s
     )
 
 
-def test_ours_is_the_mean_over_seeds_at_the_largest_scale() -> None:
+def test_a_number_is_the_mean_over_seeds_at_the_largest_scale() -> None:
     cell = paper.cells("table2")[0]
     found = [_record(cell, -90.0, seed=0), _record(cell, -91.0, seed=1), _record(cell, -80.0, scale=0.01)]
-    mine = show.ours(cell, found)
+    mine = measured(cell, found)
     assert mine is not None and mine.value == -90.5 and mine.spread == pytest.approx(0.5**0.5) and mine.seeds == 2
     assert mine.text == "-90.50 ± 0.71 (scale 0.06, K 1000, 2 seeds)"
-    one = show.ours(cell, found[2:])
+    one = measured(cell, found[2:])
     assert one is not None and one.text == "-80.00 ± se 0.10 (scale 0.01, K 1000, 1 seed)"
-    assert show.ours(paper.cells("table2")[1], found) is None
+    assert measured(paper.cells("table2")[1], found) is None
 
 
-def test_every_scale_has_its_line_and_claims_compare_equal_scales(capsys: pytest.CaptureFixture[str]) -> None:
-    cells = {cell.name: cell for cell in paper.cells("table2")}
-    ours, rolfe = (cells[f"table2/{m}/dataset=mnist_static/layers=1/linear=false"] for m in ("rbm", "rolfe"))
-    found = [_record(ours, -84.0, scale=0.15), _record(ours, -90.0), _record(rolfe, -89.0)]
-    assert [mine.value for mine in show.by_scale(ours, found)] == [-90.0, -84.0]
+def test_the_best_record_comes_first_and_claims_compare_equal_scales(capsys: pytest.CaptureFixture[str]) -> None:
+    overlapping, rolfe = _cell("rbm"), _cell("rolfe")
+    found = [_record(overlapping, -84.0, scale=0.15), _record(overlapping, -90.0), _record(rolfe, -89.0)]
+    assert [mine.value for mine in by_scale(overlapping, found)] == [-84.0, -90.0]
     text = show.markdown("table2", found)
-    assert 0 < text.index("ours -90.00") < text.index("(scale 0.06") < text.index("ours -84.00")
-    assert "Not in mnist_static, 1 nonlinear: RBM (ours) - RBM (Rolfe) = -1.00" in text
+    assert 0 < text.index("| -84.00") < text.index("1 records of shorter schedules") < text.index("| -90.00")
+    assert "| -85.41&nbsp;±&nbsp;0.04 | -84.00&nbsp;±&nbsp;se 0.10 | +1.41 | scale 0.15" in text
+    assert "contradicted in 1 of 1 comparisons" in text
+    assert "RBM, overlapping (DVAE++) - RBM, spike-and-exp (Rolfe) -1.00 ± 0.14 (scale 0.06)" in text
     show.terminal("table2", found)
     shown = capsys.readouterr().out
-    assert 0 < shown.index("-90.00") < shown.index("-84.00")
+    assert 0 < shown.index("-84.00") < shown.index("-90.00")
+
+
+def _cell(method: str, layers: int = 1, table: str = "table2") -> paper.Cell:
+    name = f"{table}/{method}/dataset=mnist_static/layers={layers}/linear=false"
+    return next(cell for cell in paper.cells(table) if cell.name == name)
 
 
 def test_claims_are_checked_against_the_records() -> None:
-    cells = {cell.name: cell for cell in paper.cells("table2")}
+    def judged(*found: records.Record) -> list[str]:
+        return [claim.verdict for claim in claims("table2", found)]
 
-    def cell(method: str, layers: int = 1) -> paper.Cell:
-        return cells[f"table2/{method}/dataset=mnist_static/layers={layers}/linear=false"]
+    rbm, joint, rolfe = _cell("rbm"), _cell("joint"), _cell("rolfe")
+    good = judged(_record(rbm, -88.0), _record(joint, -95.0), _record(rolfe, -88.1), _record(_cell("rbm", 2), -87.0))
+    assert good == [
+        "holds in 1 of 1 comparisons",
+        "open: every difference is within two standard errors",
+        "no records yet",
+        "holds in 1 of 1 comparisons",
+        "no records yet",
+    ]
+    bad = claims("table2", [_record(rbm, -96.0), _record(joint, -95.0), _record(_cell("rbm", 2), -96.1)])
+    assert bad[0].verdict == "contradicted in 1 of 1 comparisons" and bad[0].supports == []
+    assert bad[0].evidence.startswith(
+        "Against it: mnist_static, 1 nonlinear: RBM, overlapping (DVAE++) - Joint ELBO -1.0"
+    )
+    assert bad[3].evidence.startswith(
+        "Open: RBM, overlapping (DVAE++): mnist_static, 2 nonlinear - mnist_static, 1 nonlinear -0.10"
+    )
 
-    good = [_record(cell("rbm"), -88.0), _record(cell("joint"), -95.0), _record(cell("rolfe"), -88.1)]
-    verdicts = {claim.text: claim.verdict for claim in show.claims("table2", good)}
-    directed, rolfe, rolfe_two, deeper = verdicts.values()
-    assert directed.startswith("holds in 1 of 1 comparisons") and "15 without records" in directed
-    assert rolfe.startswith("holds in 1 of 1") and "Within two standard errors" in rolfe
-    assert rolfe_two == deeper == "no records yet"
-    two = [_record(cell("rbm", 2), -90.0), _record(cell("rolfe", 2), -88.0)]
-    verdicts = {claim.text: claim.verdict for claim in show.claims("table2", two)}
-    assert "RBM (ours) - RBM (Rolfe) = -2.00" in verdicts["Ours is at least as good as Rolfe's with two layers"]
-    assert verdicts["Ours is at least as good as Rolfe's with one layer"] == "no records yet"
-    bad = [_record(cell("rbm"), -96.0), _record(cell("joint"), -95.0), _record(cell("rbm", 2), -96.1)]
-    directed, _, _, deeper = [claim.verdict for claim in show.claims("table2", bad)]
-    assert "holds in 0 of 1" in directed and "holds in 0 of 1" in deeper
-    assert "Not in mnist_static, 1 nonlinear: RBM (ours) - Joint ELBO = -1.00" in directed
-    assert "Within two standard errors: RBM (ours): mnist_static, 2 nonlinear - mnist_static, 1 nonlinear" in deeper
+
+def test_every_table_with_claims_compares_its_own_cells() -> None:
+    """Every claim of the paper has comparisons, the paper's own numbers support most, and bits count the other way."""
+    for table, stated in STATED.items():
+        cells = paper.cells(table)
+        for text, pairs in stated(cells):
+            assert pairs and {cell for pair in pairs for cell in pair} <= set(cells), text
+            printed = [(a, b) for a, b in pairs if a.value is not None and b.value is not None]
+            gains = [(b.value - a.value) if a.in_bits else (a.value - b.value) for a, b in printed]  # type: ignore[operator]
+            assert sum(gain >= 0 for gain in gains) >= len(gains) / 2, text
+
+
+def test_networks_of_two_sizes_are_not_compared() -> None:
+    cells = {cell.name: cell for cell in paper.cells("table3")}
+    rbm, rolfe = (cells[f"table3/{method}/dataset=caltech"] for method in ("rbm", "rolfe"))
+    small = _record(rolfe, -90.0).model_copy(update={"size": "small"})
+    assert claims("table3", [_record(rbm, -80.0), small])[1].verdict == "no records yet"
+    both = [_record(rbm, -80.0).model_copy(update={"size": "small"}), small]
+    assert claims("table3", both)[1].verdict == "holds in 1 of 1 comparisons"
 
 
 def test_a_missing_cell_stays_empty_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cell = paper.cells("table2")[0]
     records.write(tmp_path, _record(cell, -90.0))
     text = show.markdown("table2", records.read(tmp_path))
-    assert text.count("<br>ours") == 1 and text.count("paper ") >= 32
+    assert "31 cells without a record" in text and text.count("scale 0.06") == 1
     cli.main(["reproduce", "table2", "--show", "--results", str(tmp_path)])
     assert capsys.readouterr().out.count("scale") >= 1
     for name in ("t.md", "t.png"):
@@ -303,7 +331,7 @@ def test_the_notes_of_records_stand_below_their_table(capsys: pytest.CaptureFixt
     cell = paper.cells("table2")[0]
     note = "Trained at [half] the rate"
     found = [_record(cell, -90.0).model_copy(update={"note": note}), _record(cell, -91.0, seed=1)]
-    line = f"Note on mnist_static, 1 linear, RBM (ours) (scale 0.06, seed 0): {note}"
+    line = f"Note on mnist_static, 1 linear, RBM, overlapping (DVAE++) (scale 0.06, seed 0): {note}"
     text = show.markdown("table2", found)
     assert text.count("Note on") == 1 and f"- {line}\n" in text
     show.terminal("table2", found)

@@ -1,0 +1,67 @@
+"""What this library measured for a cell of the paper: the mean over seeds at one scale of the schedule."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dvaepp import data
+from dvaepp.reproduction.paper import Cell
+from dvaepp.reproduction.records import Record
+
+
+class Measured(NamedTuple):
+    """What the records of a cell say; `spread` is over seeds, or the standard error where there is one seed."""
+
+    value: float
+    spread: float
+    seeds: int
+    scale: float
+    num_samples: int
+    size: str
+    subset: bool
+
+    @property
+    def text(self) -> str:
+        return f"{self.number} ({self.provenance})"
+
+    @property
+    def number(self) -> str:
+        sign = "±" if self.seeds > 1 else "± se"
+        return f"{self.value:.2f} {sign} {self.spread:.2f}"
+
+    @property
+    def provenance(self) -> str:
+        marks = [f"scale {self.scale:.2g}", f"K {self.num_samples}", f"{self.seeds} seed{'s' * (self.seeds > 1)}"]
+        marks += ["small"] * (self.size == "small") + ["subset of test"] * self.subset
+        return ", ".join(marks)
+
+
+def measured(cell: Cell, found: Sequence[Record], scale: float | None = None) -> Measured | None:
+    """The best evidence for a cell: full size before small, the largest scale (or the one given), the largest K."""
+    mine = [record for record in found if record.cell == cell.name]
+    if scale is not None:
+        mine = [record for record in mine if math.isclose(record.scale, scale, rel_tol=0.01)]
+    if not mine:
+        return None
+    best = max(map(_rank, mine))
+    mine = [record for record in mine if _rank(record) == best]
+    values = [record.bits_per_dim if cell.in_bits else record.log_likelihood for record in mine]
+    first = mine[0]
+    error = first.standard_error
+    if cell.in_bits:
+        error *= first.bits_per_dim / abs(first.log_likelihood)
+    spread = statistics.stdev(values) if len(values) > 1 else error
+    name = first.dataset.removesuffix(" (stand-in)")
+    subset = name in data.names() and first.num_images < data.sizes(name)[-1]
+    return Measured(statistics.mean(values), spread, len(values), first.scale, first.num_samples, first.size, subset)
+
+
+def _rank(record: Record) -> tuple[bool, float, int]:
+    return record.size == "paper", round(record.scale, 6), record.num_samples
+
+
+def by_scale(cell: Cell, found: Sequence[Record]) -> list[Measured]:
+    """`measured` at every scale that the cell has a record of, the longest schedule first."""
+    scales = sorted({round(record.scale, 6) for record in found if record.cell == cell.name}, reverse=True)
+    return [mine for scale in scales if (mine := measured(cell, found, scale)) is not None]
