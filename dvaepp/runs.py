@@ -23,9 +23,6 @@ from dvaepp.models.noise import Noise as BatchNoise
 from dvaepp.progress import progress
 from dvaepp.recipes import budget
 from dvaepp.recipes.schema import Convolutional, Recipe
-from dvaepp.samplers.blocks import base_from_pilot
-from dvaepp.samplers.noise import Noise
-from dvaepp.samplers.tempering import Tempering, adapt_ladder
 from dvaepp.smoothing.binary import Binary
 from dvaepp.training import checkpoint
 from dvaepp.training.bounds import Model
@@ -35,7 +32,6 @@ from dvaepp.training.state import build_model
 
 FIG4 = 5  # images per sample of the global prior
 CHECKED_IMAGES = 256  # whose bits chains start from, to test log Z
-SAMPLING_SWEEPS = 300  # tempered sweeps from independent units to samples of a trained prior
 
 
 class Trained(nn.Module):
@@ -112,7 +108,7 @@ class Trained(nn.Module):
         """Global units of the prior, (n, units); a Boltzmann prior is sampled by parallel tempering."""
         model, noise = self.model, self._noise(generator)
         if model.prior is not None:
-            return self._tempered(n, generator)
+            return model.prior.sample(n, generator)
         if isinstance(model, DVAE):
             if not model.group_sizes:
                 return torch.empty(n, 0, dtype=self.dtype, device=self.device)
@@ -123,15 +119,6 @@ class Trained(nn.Module):
             logits = model.prior_logits(z)[a] if a else model.first_logits
             z.append((noise.uniform(n, size) < torch.sigmoid(logits)).to(self.dtype))
         return torch.cat(z, -1)
-
-    def _tempered(self, n: int, generator: torch.Generator | None) -> Tensor:
-        assert self.model.prior is not None
-        source = Noise(generator, self.device)
-        base = base_from_pilot(self.model.prior, source)
-        run = Tempering(self.model.prior, adapt_ladder(self.model.prior, base, source).ladder, n, base, source)
-        for _ in range(SAMPLING_SWEEPS):
-            run.sweep()
-        return run.states().to(self.dtype)
 
     def log_likelihood(self, x: Tensor, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
         """Importance-weighted log p(x) in the binary limit, (batch,); log Z is estimated once."""

@@ -3,18 +3,26 @@
 A member keeps its parameters in whatever shape suits it and states its energy, its `couplings()`, which of them exist
 (`adjacency()`) and its `blocks()`: conditionals, cross-entropy and the log Z surrogate follow here, and samplers and
 log Z estimates read nothing more.
+
+A machine of which some units are known is again a Boltzmann machine, over the other units: with z = (f, v), v known,
+
+    E(f, v) = const - Σ_i (b_i + Σ_j W_ij v_j) f_i - Σ_{i<j} f_i W_ij f_j.
+
+`given` makes it, so that conditional samples, marginals and log Z need no code of their own.
 """
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from dvaepp.errors import UsageError
+from dvaepp.priors.family import Kind, Prior, check_groups
+
+SAMPLING_SWEEPS = 300  # tempered sweeps from independent units to samples of a trained prior
 
 
 class Couplings(NamedTuple):
@@ -42,10 +50,10 @@ class BlockForm(NamedTuple):
     conditionals: list[Conditional]
 
 
-class BoltzmannPrior(nn.Module, ABC):
+class BoltzmannPrior(Prior):
     """What every Boltzmann machine can do; z has shape (..., units)."""
 
-    num_units: int
+    kind: ClassVar[Kind] = "undirected"
 
     @abstractmethod
     def energy(self, z: Tensor) -> Tensor:
@@ -112,11 +120,106 @@ class BoltzmannPrior(nn.Module, ABC):
         pairs = (nu @ (matrix * earlier) + mu @ (matrix * same)) * mu
         return -(mu @ bias) - pairs.sum(-1)
 
-    def as_states(self, z: Tensor) -> Tensor:
-        """z in the parameters' type; anything but (..., units) is refused, where a product would broadcast it."""
-        if z.shape[-1:] != (self.num_units,):
-            raise ValueError(f"z must have shape (..., {self.num_units}), got {tuple(z.shape)}")
-        return z.to(next(self.parameters()).dtype)
+    def unnormalized_log_prob(self, z: Tensor, zeta: Tensor | None = None) -> Tensor:
+        """-E(z), shape (...): log p(z) up to log Z, whatever ζ is."""
+        return -self.energy(z)
+
+    def log_prob(self, z: Tensor, zeta: Tensor | None = None, log_z: float | None = None) -> Tensor:
+        """log p(z) = -E(z) - log Z, shape (...).
+
+        `log_z` is a known value or an estimate; where it is None, `log_partition(self)` finds it anew at each call,
+        exactly for small machines. It enters as a number: its gradient comes from `log_z_surrogate`.
+
+        >>> log_z = log_partition(prior).value
+        >>> prior.log_prob(prior.sample(100), log_z=log_z)
+        """
+        if log_z is None:
+            from dvaepp.log_partition import log_partition
+
+            log_z = log_partition(self).value
+        return self.unnormalized_log_prob(z) - log_z
+
+    def sample(self, n: int, generator: torch.Generator | None = None, *, num_sweeps: int = SAMPLING_SWEEPS) -> Tensor:
+        """Draw z (n, units) by parallel tempering from independent units, each row from a ladder of its own.
+
+        >>> RBM(100, 100).sample(16, torch.Generator().manual_seed(0)).shape
+        torch.Size([16, 200])
+        """
+        from dvaepp.samplers.tempering import tempered
+
+        return tempered(self, n, generator, num_sweeps=num_sweeps).to(next(self.parameters()).dtype)
+
+    def given(self, clamp: Tensor, values: Tensor) -> "BoltzmannPrior":
+        """The machine of the units that `clamp` (units,) leaves free, where the others have their `values` (units,).
+
+        Its parameters are a copy. The clamped part of the energy is left out, which shifts log Z by a constant.
+
+        >>> rest = prior.given(clamp, values)  # p(z_free | z_clamped), free units in their order
+        >>> rest.sample(10), log_partition(rest)
+        """
+        from dvaepp.priors.boltzmann_machine import BoltzmannMachine
+
+        free, bias, matrix = self._restricted(clamp, values)
+        machine = BoltzmannMachine(len(free), self.adjacency()[free][:, free]).to(bias)
+        with torch.no_grad():
+            machine.bias.copy_(bias)
+            machine.weight.copy_(matrix)
+        return machine
+
+    def _restricted(self, clamp: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The free units, their biases in the field of the clamped ones, and the couplings between them."""
+        clamp, values = self.check_clamp(clamp, values)
+        if clamp.dim() != 1 or values.dim() != 1:
+            raise ValueError(f"clamp and values must have shape ({self.num_units},), one for all")
+        if bool(clamp.all()):
+            raise ValueError(f"all {self.num_units} units are clamped: nothing is left to be drawn")
+        bias, matrix = (p.detach() for p in self.couplings())
+        free = (~clamp).nonzero()[:, 0]
+        field = torch.where(clamp, values, 0) @ matrix
+        return free, (bias + field)[free], matrix[free][:, free]
+
+    def conditional_marginals(
+        self,
+        clamp: Tensor,
+        values: Tensor,
+        generator: torch.Generator | None = None,
+        *,
+        num_samples: int = 1000,
+    ) -> Tensor:
+        """p(z_i = 1 | clamped units), (units,): their values where clamped, elsewhere a mean over samples.
+
+        The mean is that of p(z_i = 1 | all other units) over tempered samples of the free units, which has less noise
+        than that of z_i.
+
+        >>> prior.conditional_marginals(clamp=known, values=z)
+        """
+        clamp, values = self.check_clamp(clamp, values)
+        if bool(clamp.all()):
+            return values
+        rest = self.given(clamp, values)
+        with torch.no_grad():
+            logits = rest.conditional_logits(rest.sample(num_samples, generator), slice(None))
+        found = values.clone()
+        found[~clamp] = torch.sigmoid(logits).mean(0)
+        return found
+
+    def check_clamp(self, clamp: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """The mask as booleans and the values in the parameters' type, or a refusal naming both shapes."""
+        if clamp.shape[-1:] != (self.num_units,) or values.shape[-1:] != (self.num_units,):
+            raise ValueError(
+                f"clamp and values must have shape ({self.num_units},) or (chains, {self.num_units}), "
+                f"got {tuple(clamp.shape)} and {tuple(values.shape)}"
+            )
+        if clamp.dtype != torch.bool:
+            raise ValueError(f"clamp must be a boolean mask, True where a unit is known, got {clamp.dtype}")
+        parameter = next(self.parameters())
+        clamp, values = clamp.to(parameter.device), values.to(parameter)
+        shared = torch.broadcast_to(clamp, torch.broadcast_shapes(clamp.shape, values.shape))
+        known = values.expand(shared.shape)[shared]
+        if not bool(((known == 0) | (known == 1)).all()):
+            bad = known[(known != 0) & (known != 1)][0].item()
+            raise ValueError(f"values of clamped units must be 0 or 1, got {bad:g}")
+        return clamp, values
 
     def check(self) -> None:
         """Refuse parameters that are not finite."""
@@ -136,11 +239,6 @@ class BoltzmannPrior(nn.Module, ABC):
         if not torch.equal(z, z.bool().to(z.dtype)):
             bad = z[~((z == 0) | (z == 1))].reshape(-1)[0].item()
             raise ValueError(f"{name} must be 0 or 1, got {bad:g}")
-
-
-def check_groups(group_sizes: Sequence[int], num_units: int) -> None:
-    if sum(group_sizes) != num_units or min(group_sizes, default=0) < 1:
-        raise UsageError(f"group_sizes must be positive and sum to {num_units} units, got {list(group_sizes)}")
 
 
 def group_index(group_sizes: Sequence[int], num_units: int, device: torch.device) -> Tensor:

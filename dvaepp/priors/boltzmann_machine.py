@@ -1,37 +1,59 @@
 """A Boltzmann machine with any couplings, to which Sec. 5 extends: E(z) = -b·z - Σ_{i<j} z_i W_ij z_j."""
 
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from dvaepp.errors import UsageError
 from dvaepp.priors.base import BoltzmannPrior, Couplings
+from dvaepp.priors.family import Network, check_groups
+from dvaepp.priors.graphs import coupling_mask
+
+Linked = npt.NDArray[np.bool_]
 
 
 class BoltzmannMachine(BoltzmannPrior):
-    """Any symmetric coupling, with an optional sparsity mask.
+    """Any symmetric coupling, or those of a graph alone: a mask, edges, a networkx graph, a dimod model or a name.
 
-    `weight` is a square parameter of which only the part above the diagonal, inside the mask, takes part; `mask` is a
-    boolean (units, units) matrix, symmetric, of the couplings allowed (its diagonal is ignored). Units are sampled in
-    blocks from a colouring of the graph of the mask; a dense machine falls back on one unit at a time, vectorised over
-    chains.
+    `weight` is a square parameter of which only the part above the diagonal, inside the graph, takes part. Units are
+    sampled in blocks from a colouring of the graph; a complete graph leaves one unit at a time, vectorised over chains.
+    Use it where an RBM's two sides do not suit the problem or the annealer; a sparse graph samples much faster.
+
+    >>> BoltzmannMachine(64, graph="king")
+    >>> BoltzmannMachine(3, graph=[(0, 1), (1, 2)])
     """
 
     mask: Tensor
 
-    def __init__(self, num_units: int, mask: Tensor | None = None) -> None:
+    def __init__(self, num_units: int, graph: Any = None) -> None:
         super().__init__()
         if num_units < 1:
             raise UsageError(f"num_units must be at least 1, got {num_units}")
-        mask = torch.ones(num_units, num_units, dtype=torch.bool) if mask is None else mask.bool()
-        if mask.shape != (num_units, num_units):
-            raise UsageError(f"mask must have shape ({num_units}, {num_units}), got {tuple(mask.shape)}")
-        if not bool((mask == mask.t()).all()):
-            i, j = (mask != mask.t()).nonzero()[0].tolist()
-            raise UsageError(f"mask must be symmetric, but its entries ({i}, {j}) and ({j}, {i}) differ")
+        mask = coupling_mask(graph, num_units)
         self.num_units = num_units
         self.bias = nn.Parameter(torch.zeros(num_units, dtype=torch.float32))
         self.weight = nn.Parameter(torch.zeros(num_units, num_units, dtype=torch.float32))
-        self.register_buffer("mask", torch.triu(mask, 1))
+        self.register_buffer("mask", torch.triu(mask, 1).to(self.bias.device))
+        linked = mask.cpu().numpy()
+        self._colours = _two_colours(linked) or _greedy_colours(linked)
+
+    @classmethod
+    def for_groups(cls, group_sizes: Sequence[int], network: Network, *, graph: str = "complete") -> "BoltzmannMachine":
+        """All units of the groups, numbered in their order, on a graph of the given name."""
+        return cls(sum(check_groups(group_sizes)), graph)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Refuse the parameters of a machine on another graph, which the shapes alone would let in."""
+        saved, errors = state_dict.get(f"{prefix}mask"), args[-1]
+        if saved is not None and saved.shape == self.mask.shape and not torch.equal(saved.to(self.mask), self.mask):
+            other, mine = (int(mask.sum()) for mask in (saved, self.mask))
+            errors.append(f"{prefix}mask is of another graph: {other} couplings, not the same as the {mine} here")
+            return
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
         return f"{self.num_units}, couplings={int(self.mask.sum())}"
@@ -52,14 +74,12 @@ class BoltzmannMachine(BoltzmannPrior):
 
     def blocks(self) -> list[Tensor]:
         """Two blocks where the graph is bipartite, otherwise a greedy colouring, largest degree first."""
-        linked = self.adjacency().cpu()
-        colours = _two_colours(linked) or _greedy_colours(linked)
-        return [torch.tensor(sorted(colour), dtype=torch.int64, device=self.bias.device) for colour in colours]
+        return [torch.tensor(colour, dtype=torch.int64, device=self.bias.device) for colour in self._colours]
 
 
-def _two_colours(linked: Tensor) -> list[list[int]] | None:
+def _two_colours(linked: Linked) -> list[list[int]] | None:
     """The sides of a bipartite graph, by walking it; None if it has an odd cycle."""
-    neighbours = [row.nonzero()[:, 0].tolist() for row in linked]
+    neighbours = [row.nonzero()[0].tolist() for row in linked]
     side: dict[int, int] = {}
     for root in range(len(neighbours)):
         if root in side:
@@ -73,15 +93,15 @@ def _two_colours(linked: Tensor) -> list[list[int]] | None:
                     queue.append(other)
                 elif side[other] == side[unit]:
                     return None
-    sides = [[unit for unit, s in side.items() if s == which] for which in (0, 1)]
+    sides = [sorted(unit for unit, s in side.items() if s == which) for which in (0, 1)]
     return [members for members in sides if members]
 
 
-def _greedy_colours(linked: Tensor) -> list[list[int]]:
+def _greedy_colours(linked: Linked) -> list[list[int]]:
     """Each unit joins the first block it is not coupled to."""
     colours: list[list[int]] = []
-    taken: list[Tensor] = []  # units each block is coupled to
-    for unit in linked.sum(1).argsort(descending=True, stable=True).tolist():
+    taken: list[Linked] = []  # units each block is coupled to
+    for unit in np.argsort(-linked.sum(1), kind="stable").tolist():
         for colour, reached in zip(colours, taken, strict=True):
             if not reached[unit]:
                 colour.append(unit)
@@ -89,5 +109,5 @@ def _greedy_colours(linked: Tensor) -> list[list[int]]:
                 break
         else:
             colours.append([unit])
-            taken.append(linked[unit].clone())
-    return colours
+            taken.append(linked[unit].copy())
+    return [sorted(colour) for colour in colours]

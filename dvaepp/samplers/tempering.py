@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dvaepp.errors import UsageError
 from dvaepp.priors.base import BoltzmannPrior
-from dvaepp.samplers.blocks import BlockGibbs
+from dvaepp.samplers.blocks import BlockGibbs, base_from_pilot
 from dvaepp.samplers.noise import Noise
 
 Array = npt.NDArray[np.float64]
@@ -114,6 +114,18 @@ class Tempering:
         """The chains now at a level of the ladder (default: the prior itself), (replicas, units)."""
         rows = self._first_row[:, 0] + self.row_of[:, level]
         return self.engine.states()[torch.from_numpy(rows).to(self.engine.device)]
+
+
+@torch.no_grad()
+def tempered(prior: BoltzmannPrior, n: int, generator: torch.Generator | None = None, *, num_sweeps: int) -> Tensor:
+    """n samples (n, units) of the prior: a replica each, which starts from independent units and then sweeps."""
+    prior.check()
+    noise = Noise(generator, prior.couplings().bias.device)
+    base = base_from_pilot(prior, noise)
+    run = Tempering(prior, adapt_ladder(prior, base, noise).ladder, n, base, noise)
+    for _ in range(num_sweeps):
+        run.sweep()
+    return run.states()
 
 
 def check_ladder(ladder: Sequence[float]) -> None:
