@@ -48,7 +48,14 @@ def build(name: str, arguments: Sequence[str] = (), overrides: Sequence[str] = (
         if key not in parameters:
             raise UsageError(f"{name} takes no argument {_short(key)}{_nearest(key, list(parameters))}")
         given[key] = _convert(key, text, parameters[key].annotation)
-    return override(_checked(lambda: function(**given)), overrides)
+    recipe = _checked(lambda: function(**given))
+    return override(recipe, [*_freed(recipe, overrides), *overrides])
+
+
+def _freed(recipe: Recipe, overrides: Sequence[str]) -> list[str]:
+    """The interval of validations that a function states is that of its full schedule: another length frees it."""
+    steps = [text for path, text in map(_pair, overrides) if path == "training.steps"]
+    return ["training.validate_every=null"] if any(text != str(recipe.training.steps) for text in steps) else []
 
 
 def override(recipe: Recipe, overrides: Sequence[str]) -> Recipe:

@@ -10,7 +10,7 @@ def demo(seed: int = 0) -> Recipe:
     changes = {
         "name": "demo",
         "data": Data(name="demo"),
-        "training": recipe.training.model_copy(update={"steps": 4500, "validate_every": 0.1, "validation_images": 500}),
+        "training": recipe.training.model_copy(update={"steps": 4500, "validation_images": 500}),
         "evaluation": Evaluation(samples=1000),
     }
     return Recipe.model_validate(recipe.model_copy(update=changes).model_dump())

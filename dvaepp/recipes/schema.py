@@ -213,7 +213,11 @@ class Chains(Section):
 
 
 class Training(Section):
-    """A checkpoint is written at each validation and after `checkpoint_minutes`; 0 means after every step."""
+    """A checkpoint is written at each validation and after `checkpoint_minutes`; 0 means after every step.
+
+    `validate_every` is a share of the steps. None leaves it to `training.interval`: about a tenth of the time goes to
+    validation, and no more validations are made than one at every 2 %.
+    """
 
     steps: Annotated[int, Field(ge=1, le=10**9)] = 1_000_000
     batch_size: Annotated[int, Field(ge=1, le=100_000)] = 100
@@ -221,7 +225,7 @@ class Training(Section):
     importance_samples: Annotated[int, Field(ge=1, le=1000)] = 1
     kl_warmup: Fraction = 0.3
     kl_balance: bool = False
-    validate_every: Annotated[float, Field(gt=0, le=1)] = 0.02
+    validate_every: Annotated[float, Field(gt=0, le=1)] | None = None
     validation_samples: Annotated[int, Field(ge=1, le=100_000)] | None = 100
     validation_images: Annotated[int, Field(ge=1, le=10**9)] | None = 1000
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0

@@ -14,6 +14,7 @@ from dvaepp.recipes.schema import Convolutional, Recipe
 from dvaepp.training.bounds import Terms
 from dvaepp.training.clock import Clock
 from dvaepp.training.finite import Before, NonFinite
+from dvaepp.training.interval import with_interval
 from dvaepp.training.lines import of_all_processes, train_record, validation_line
 from dvaepp.training.lock import owned
 from dvaepp.training.metrics import Metrics
@@ -70,9 +71,10 @@ def train(
     state = build(recipe, dataset, device)
     with owned(folder) if ranks.rank() == 0 else nullcontext():
         if resume:
-            state = resumed(recipe, state, folder, dataset, device, say)
+            recipe, state = resumed(recipe, state, folder, dataset, device, say)
         else:
             check_empty(folder)  # of what another process may have done since
+        recipe = with_interval(recipe, state.model, len(dataset.validation))
         about = {
             "dataset": dataset.name,
             "data_checksum": dataset.checksum,
@@ -113,6 +115,7 @@ def _check_images(recipe: Recipe, dataset: Dataset) -> None:
 
 def _loop(run: Run, state: State, signals: Signals) -> None:
     steps = run.recipe.training.steps
+    assert run.recipe.training.validate_every is not None  # `with_interval` has seen to that
     validate_every = max(1, round(steps * run.recipe.training.validate_every))
     log_every = max(1, steps // LOGS)
     clock = Clock(state.step, steps, run.recipe.training.checkpoint_minutes)

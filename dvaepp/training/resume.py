@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from dvaepp import ranks
 from dvaepp.data import Dataset
@@ -32,13 +33,17 @@ def check_resumable(folder: Path) -> None:
 
 def resumed(
     recipe: Recipe, state: State, folder: Path, dataset: Dataset, device: str, say: Callable[[str], None]
-) -> State:
-    """The state of the last checkpoint, for the recipe it was made by or one that only goes on for longer."""
+) -> tuple[Recipe, State]:
+    """The state of the last checkpoint, for the recipe it was made by or one that only goes on for longer.
+
+    The recipe validates as often as before where it leaves that open.
+    """
     if not checkpoint.exists(folder / "checkpoints"):
         say(f"{folder} has no checkpoint yet: starting from step 0")
-        return state
+        return recipe, state
     saved = _recovered(folder / "checkpoints", device, say)
     if saved.recipe is not None:
+        recipe = _validating_as(recipe, saved.recipe)
         changes = differences(saved.recipe, recipe)
         shorter = recipe.training.steps < saved.recipe["training"]["steps"]
         free = FREE if shorter else (*FREE, "training.steps")
@@ -54,7 +59,14 @@ def resumed(
         say(f"{folder} is finished, at step {state.step}; --set training.steps=N with a larger N extends it")
     else:
         say(f"resuming at step {state.step}")
-    return state
+    return recipe, state
+
+
+def _validating_as(recipe: Recipe, stored: dict[str, Any]) -> Recipe:
+    if recipe.training.validate_every is not None:
+        return recipe
+    update = {"validate_every": stored["training"]["validate_every"]}
+    return recipe.model_copy(update={"training": recipe.training.model_copy(update=update)})
 
 
 def _recovered(folder: Path, device: str, say: Callable[[str], None]) -> checkpoint.Checkpoint:

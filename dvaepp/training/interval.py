@@ -1,0 +1,91 @@
+"""How often a run validates where its recipe leaves that open (`training.validate_every=null`).
+
+The interval is computed once, before the first step, from counted multiply-adds. A clock would give another interval on
+another machine, and a resumed run would differ from an unbroken one. With v the work of a validation in steps, n
+validations take the share n v / (n v + steps) of the time, which is `SHARE` for n = steps / v · SHARE / (1 - SHARE).
+"""
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from dvaepp.models.noise import Noise
+from dvaepp.recipes.schema import Recipe
+from dvaepp.training.bounds import Model, terms
+from dvaepp.training.schedules import smoothing_at
+from dvaepp.training.state import sums_exactly
+
+SHARE = 0.1  # of the time that validations take, about
+FINEST = 0.02  # of the steps: a full schedule of Tables 1 and 2 validates every 2 %
+FINEST_WITH_PLATEAU = 1 / 400  # the patience of a plateau counts validations, one for each of Table 3's 400 epochs
+BACKWARD = 2  # a backward pass multiplies twice as often as the forward pass
+LOG_Z_SWEEPS = 200_000  # sweeps of one chain in an estimate of log Z: 16 replicas, about 16 temperatures, 780 sweeps
+
+
+def with_interval(recipe: Recipe, model: Model, num_images: int) -> Recipe:
+    """The recipe with a number for `training.validate_every`, counted for `num_images` of validation if it has none."""
+    if recipe.training.validate_every is not None:
+        return recipe
+    work = Work(forward_work(recipe, model), sweep_work(model), sums_exactly(model))
+    steps, v = recipe.training.steps, work.validation_in_steps(recipe, num_images)
+    number = max(1, int(steps / v * SHARE / (1 - SHARE)))
+    finest = FINEST if recipe.optimizer.plateau is None else FINEST_WITH_PLATEAU
+    # a whole number of steps, rounded up: the last interval is then not a short rest of the others
+    training = recipe.training.model_copy(update={"validate_every": max(finest, math.ceil(steps / number) / steps)})
+    return recipe.model_copy(update={"training": training})
+
+
+class Work(NamedTuple):
+    """Multiply-adds of the bound of one image and of one sweep of one chain; whether log Z is an exact sum."""
+
+    forward: int
+    sweep: int
+    exact_log_z: bool
+
+    def step(self, recipe: Recipe) -> int:
+        """Bound and gradient of a batch, and the sweeps of the chains."""
+        images = recipe.training.batch_size * recipe.training.importance_samples
+        return (1 + BACKWARD) * images * self.forward + recipe.chains.num_chains * recipe.chains.num_sweeps * self.sweep
+
+    def validation(self, recipe: Recipe, num_images: int) -> int:
+        """The bound of each image, its importance samples, and log Z.
+
+        An importance sample counts as a whole forward pass. It needs less, since the image is encoded once for all of
+        them, and the rest makes up for the noise and the logarithms of its weight, which are not counted.
+        """
+        images = min(num_images, recipe.training.validation_images or num_images)
+        passes = images * (1 + (recipe.training.validation_samples or 0))
+        return passes * self.forward + (0 if self.exact_log_z else LOG_Z_SWEEPS) * self.sweep
+
+    def validation_in_steps(self, recipe: Recipe, num_images: int) -> float:
+        return self.validation(recipe, num_images) / self.step(recipe)
+
+
+def sweep_work(model: Model) -> int:
+    """Multiply-adds of one Gibbs sweep of one chain; none where the prior is directed."""
+    if model.prior is None:
+        return 0
+    return sum(conditional.weight.numel() for conditional in model.prior.block_form().conditionals)
+
+
+@torch.no_grad()
+def forward_work(recipe: Recipe, model: Model) -> int:
+    """Multiply-adds of the bound of one image, counted on a copy of the model that has shapes and no numbers.
+
+    The copy evaluates: batch norm in training would wait for the other processes of a job.
+    """
+    shapes = copy.deepcopy(model).to("meta").eval()
+    x = torch.empty(1, *model.image_shape, dtype=next(shapes.parameters()).dtype, device="meta")
+    noise = Noise(None, x.device, dtype=x.dtype)
+    with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _addmm}) as counter:
+        terms(recipe.training.objective, shapes, x, smoothing_at(recipe.smoothing, 0.0), 0.0, noise)
+    return int(counter.get_total_flops()) // 2
+
+
+def _addmm(out: Sequence[int], a: Sequence[int], b: Sequence[int], **_: object) -> int:
+    """Operations of a product that is added in place, from the shapes: torch's counter leaves these products out."""
+    return 2 * a[0] * a[1] * b[1]
