@@ -13,6 +13,7 @@ from dvaepp.progress import progress
 from dvaepp.recipes.schema import Convolutional, Recipe
 from dvaepp.training.bounds import Terms
 from dvaepp.training.clock import Clock
+from dvaepp.training.conditions import conditions
 from dvaepp.training.finite import Before, NonFinite
 from dvaepp.training.interval import with_interval
 from dvaepp.training.lines import of_all_processes, train_record, validation_line
@@ -80,6 +81,7 @@ def train(
             "data_checksum": dataset.checksum,
             "image_shape": list(dataset.image_shape),
             "version": __version__,
+            "conditions": conditions(recipe, device),
         }
         if ranks.rank() == 0:
             write_durably(folder / "recipe.json", (recipe.model_dump_json(indent=1) + "\n").encode())

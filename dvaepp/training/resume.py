@@ -10,6 +10,7 @@ from dvaepp.errors import UsageError
 from dvaepp.recipes import differences
 from dvaepp.recipes.schema import Recipe
 from dvaepp.training import checkpoint
+from dvaepp.training.conditions import changed, conditions
 from dvaepp.training.same_data import check_same_data
 from dvaepp.training.state import State, restore
 
@@ -59,6 +60,8 @@ def resumed(
         say(f"{folder} is finished, at step {state.step}; --set training.steps=N with a larger N extends it")
     else:
         say(f"resuming at step {state.step}")
+        if line := changed(saved.record, conditions(recipe, device)):
+            say(line)
     return recipe, state
 
 
