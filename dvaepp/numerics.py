@@ -44,6 +44,11 @@ def as_float64(x: Parameter, device: torch.device | str = "cpu") -> Tensor:
     return torch.tensor(x, dtype=torch.float64, device=device)
 
 
+def in_dtype(x: Parameter, dtype: torch.dtype) -> Parameter:
+    """A number as it is, a tensor in the type that its neighbours are computed in."""
+    return x.to(dtype) if isinstance(x, Tensor) else x
+
+
 def log(x: Parameter) -> Parameter:
     """Natural logarithm of a number or a tensor, each in its kind."""
     return torch.log(x) if isinstance(x, Tensor) else math.log(x)

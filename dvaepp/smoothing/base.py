@@ -16,8 +16,9 @@ requires gradients, so that a smoothing can be learned together with the network
 
 An `Overlapping` smoothing has densities r(ζ|0) and r(ζ|1) on one common support, mirror images of each other
 about `center`; then q(z|x, ζ) is not a step and the bounds of Sec. 4 and 5 need no gradients by hand. A new
-member states r(ζ|0) and its CDF; mixture, inversion and gradients follow. Public methods check their arguments,
-underscored ones compute.
+member states r(ζ|0) and its CDF; mixture, inversion and gradients follow. It can be sampled in a second way,
+`sample_components(logits, rho)`, which draws z and then ζ ~ r(ζ|z) (see `components.py`): the law of ζ and of its
+derivatives is the same, and no mixture is inverted. Public methods check their arguments, underscored ones compute.
 """
 
 from abc import ABC, abstractmethod
@@ -30,7 +31,9 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.nn.functional import logsigmoid
 
-from dvaepp.numerics import Evaluation, as_float64, increasing_root, saturate, working_dtype
+from dvaepp.numerics import Evaluation, as_float64, in_dtype, increasing_root, saturate, working_dtype
+from dvaepp.smoothing.components import split
+from dvaepp.smoothing.quadratic import add_scaled_
 from dvaepp.types import Parameter, Units
 
 
@@ -68,6 +71,21 @@ class Smoothing(ABC):
         `rho` in [0, 1] broadcasts against `logits`. Infinite logits are certain z: ζ follows r(ζ|z) and the
         gradient in the logits is zero. Half precision is computed in float32.
         """
+        return self._sample(*self._checked(logits, rho))
+
+    def draw(self, logits: Units, rho: Units) -> Units:
+        """ζ ~ q(ζ|x) with its derivative, in the cheapest way that the member has: what models train with.
+
+        It is `sample` unless the inverse CDF has to be searched for, as a power law's or a normal mixture's has.
+        """
+        return self.sample(logits, rho)
+
+    @abstractmethod
+    def _sample(self, logits: Tensor, rho: Tensor) -> Tensor:
+        """`sample` after checks, on equal shapes and types."""
+
+    def _checked(self, logits: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits and noise in one shape and type; values that no unit can have are refused."""
         parameters = self.parameters()
         if logits.shape != rho.shape or parameters:
             shape = broadcast_shape(logits=logits, rho=rho, **parameters)
@@ -76,11 +94,7 @@ class Smoothing(ABC):
             check_values("logits", logits, ~torch.isnan(logits), "anything but NaN")
             check_values("rho", rho, (rho >= 0) & (rho <= 1), "in [0, 1]")
         dtype = torch.promote_types(logits.dtype, rho.dtype)
-        return self._sample(logits.to(dtype), rho.to(dtype))
-
-    @abstractmethod
-    def _sample(self, logits: Tensor, rho: Tensor) -> Tensor:
-        """`sample` after checks, on equal shapes and types."""
+        return logits.to(dtype), rho.to(dtype)
 
     def parameters(self) -> dict[str, Tensor]:
         """Parameters given per unit, whose shapes must broadcast against the logits."""
@@ -241,6 +255,22 @@ class Overlapping(Smoothing):
     def moments0(self) -> Moments:
         """Mean and variance of r(ζ|0)."""
 
+    def sample_components(self, logits: Units, rho: Units) -> Units:
+        """ζ ~ q(ζ|x) by drawing z ~ q(z|x) and then ζ ~ r(ζ|z), both from `rho`; gradients as for `sample`.
+
+        Use it to train with a smoothing whose mixture has no closed inverse. Where ζ has to increase with ρ, as in
+        quasi-random sampling, use `sample`.
+
+            zeta = PowerLaw(30.0).sample_components(logits, torch.rand_like(logits))
+        """
+        logits, rho = self._checked(logits, rho)
+        zeta = implicit_sample(self._by_components, logits, rho)
+        return self._with_parameters(zeta, logits.detach()) if self.learns else zeta
+
+    def draw(self, logits: Units, rho: Units) -> Units:
+        searched = type(self)._invert is Overlapping._invert
+        return self.sample_components(logits, rho) if searched else self.sample(logits, rho)
+
     def log_density(self, zeta: Units, z: Parameter) -> Units:
         """log r(ζ|z) for z in {0, 1}, broadcasting."""
         z = torch.as_tensor(z, dtype=zeta.dtype, device=zeta.device)
@@ -342,6 +372,27 @@ class Overlapping(Smoothing):
         zeta = self.from_coordinate(increasing_root(excess, low, self.to_coordinate(center), scale=rho)).value
         slope = saturate(self._slope(zeta, logits), dtype) if with_slope else None
         return Inverse(torch.where(upper, self._mirror(zeta), zeta).to(dtype), slope)
+
+    # Sampling by components needs a draw of r(ζ|0) and the slope there.
+
+    def draw0(self, u: Tensor) -> Tensor:
+        """ζ ~ r(ζ|0) from uniform u; F₀ is inverted by a search unless a member knows better."""
+        return self._invert(torch.full_like(u, -torch.inf), u, False).zeta
+
+    def slope0(self, zeta: Tensor, u: Tensor, share: Tensor, rest: Tensor) -> Tensor:
+        """∂ζ/∂logit where r(ζ|0) has the weight `share` in the mixture and r(ζ|1) the `rest`; `zeta` is `draw0(u)`.
+
+        A member with a closed form saves exponentials, and the float64 that is needed here. It may overwrite `rest`.
+        """
+        logits = torch.log(rest.double()) - torch.log(share.double())
+        return saturate(self._slope(zeta.double(), logits), zeta.dtype)
+
+    def _by_components(self, logits: Tensor, rho: Tensor, with_slope: bool) -> Inverse:
+        z, share, rest, u = split(logits, rho)
+        zeta = self.draw0(u)
+        slope = self.slope0(zeta, u, share, rest) if with_slope else None
+        # the mirror image where z = 1
+        return Inverse(add_scaled_(zeta * (1 - 2 * z), 2 * in_dtype(self.center, zeta.dtype), z), slope)
 
     def _slope(self, zeta: Tensor, logits: Tensor) -> Tensor:
         """∂ζ/∂logit by the implicit function theorem; the same at a point and its mirror image."""

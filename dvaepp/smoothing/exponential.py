@@ -18,6 +18,10 @@ The derivative of the implicit function F(ζ, μ) = ρ becomes
     C = (1-μ) + μd + ρD,   C' = μ + (1-μ)d + (1-ρ)D,
 
 all terms positive. For β < 1 the logarithms are of numbers near one, and ζ = -log(1 - (1-m)) / β is used instead.
+
+One component alone has m = 1 - uD for F₀(ζ) = u, so that 1-n = (1-u)D/m; where it has the weight p in the mixture,
+
+    ∂ζ/∂logit = p (1-p) (1-m) (1-n) / (β (p m + (1-p) n)) = p (1-p) u (1-u) D² / (β (p m² + (1-p) d)).
 """
 
 from dataclasses import dataclass
@@ -45,18 +49,18 @@ class Exponential(Overlapping):
         self.positive("beta", remedy="the limit beta = infinity is Binary()")
 
     def log_density0(self, zeta: Tensor) -> Tensor:
-        beta, _, complement = self._constants(zeta.dtype)
+        beta, _, complement = constants(self.beta, zeta.dtype)
         return -beta * zeta - log(complement / beta)
 
     def _log_ratio(self, zeta: Tensor) -> Tensor:
         return self.beta * (2 * zeta - 1)
 
     def cdf0(self, zeta: Tensor) -> Tensor:
-        beta, _, complement = self._constants(zeta.dtype)
+        beta, _, complement = constants(self.beta, zeta.dtype)
         return -torch.expm1(-beta * zeta) / complement
 
     def sf0(self, zeta: Tensor) -> Tensor:
-        beta, _, complement = self._constants(zeta.dtype)
+        beta, _, complement = constants(self.beta, zeta.dtype)
         return -torch.exp(-beta * zeta) * torch.expm1(-beta * (1 - zeta)) / complement
 
     def moments0(self) -> Moments:
@@ -71,7 +75,7 @@ class Exponential(Overlapping):
 
     def _invert(self, logits: Tensor, rho: Tensor, with_slope: bool) -> Inverse:
         """The closed form above, in the frame where μ <= 1/2 (see `fold`)."""
-        beta, d, complement = self._constants(logits.dtype)
+        beta, d, complement = constants(self.beta, logits.dtype)
         f = fold(logits, rho)
         one_minus_mu = 1 - f.mu
         product = f.mu * one_minus_mu
@@ -99,12 +103,15 @@ class Exponential(Overlapping):
             zeta = torch.where(beta < GENTLE, gentle, zeta)
         return Inverse(zeta, slope)
 
-    def _constants(self, dtype: torch.dtype) -> tuple[Parameter, Parameter, Parameter]:
-        """β, d = e^(-β) and D = 1 - d."""
-        if isinstance(self.beta, Tensor):
-            beta = self.beta.to(dtype)
-            return beta, torch.exp(-beta), -torch.expm1(-beta)
-        return self.beta, exp(-self.beta), -expm1(-self.beta)
+    def draw0(self, u: Tensor) -> Tensor:
+        beta, _, complement = constants(self.beta, u.dtype)
+        return torch.log1p(u * -complement).div_(-beta).clamp_(0, 1)
+
+    def slope0(self, zeta: Tensor, u: Tensor, share: Tensor, rest: Tensor) -> Tensor:
+        beta, d, complement = constants(self.beta, u.dtype)
+        m = 1 - u * complement
+        density = add_scaled_(m.mul_(m).mul_(share), d, rest).clamp_min_(torch.finfo(u.dtype).tiny)
+        return rest.mul_(share).mul_((1 - u).mul_(u)).mul_(complement**2 / beta).div_(density)
 
     @property
     def _range(self) -> tuple[float, float]:
@@ -114,6 +121,14 @@ class Exponential(Overlapping):
         the answer would cost a wait. All forms are then computed, and each unit takes its own.
         """
         return (0.0, inf) if isinstance(self.beta, Tensor) else (self.beta, self.beta)
+
+
+def constants(beta: Parameter, dtype: torch.dtype) -> tuple[Parameter, Parameter, Parameter]:
+    """β, d = e^(-β) and D = 1 - d."""
+    if isinstance(beta, Tensor):
+        beta = beta.to(dtype)
+        return beta, torch.exp(-beta), -torch.expm1(-beta)
+    return beta, exp(-beta), -expm1(-beta)
 
 
 def _gentle(f: Folded, rho: Tensor, c_plus_s: Tensor, beta: Parameter, complement: Parameter) -> Tensor:

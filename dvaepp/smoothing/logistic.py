@@ -13,6 +13,11 @@ and again the root that adds is used, measured from the nearer location so that 
 
 The change of variable the paper offers against overflow, m' = √(d₀d₁) m, measures ζ from the centre instead; that
 suffices in float32 down to s of about 0.01.
+
+One component alone is ζ = loc0 + s logit(u). There F₁(ζ) = u e / k with k = 1 - u + u e, and with the weight p of that
+component in the mixture both densities share the factor u (1-u) / s:
+
+    ∂ζ/∂logit = s (1-e) p (1-p) k / (p k² + (1-p) e).
 """
 
 from dataclasses import dataclass
@@ -23,7 +28,7 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.nn.functional import logsigmoid
 
-from dvaepp.numerics import log
+from dvaepp.numerics import in_dtype, log
 from dvaepp.smoothing.base import Inverse, Moments, Overlapping
 from dvaepp.smoothing.quadratic import add_scaled_, fold, positive, same
 from dvaepp.types import Parameter
@@ -88,9 +93,20 @@ class Logistic(Overlapping):
         s.clamp_min_(torch.finfo(s.dtype).tiny)  # saturates where the slope leaves the range
         return Inverse(zeta, one_minus_mu.mul_(f.mu).mul_(scale * complement).div_(s))
 
+    def draw0(self, u: Tensor) -> Tensor:
+        scale, loc0, *_ = self._constants(u.dtype)
+        end = torch.finfo(u.dtype).eps / 2  # the ends of the line stay finite
+        return torch.logit(u, end).mul_(scale).add_(loc0)
+
+    def slope0(self, zeta: Tensor, u: Tensor, share: Tensor, rest: Tensor) -> Tensor:
+        scale, _, _, e, complement = self._constants(u.dtype)
+        k = 1 - u * complement
+        density = add_scaled_((k * k).mul_(share), e, rest).clamp_min_(torch.finfo(u.dtype).tiny)
+        return rest.mul_(share).mul_(k).mul_(scale * complement).div_(density)
+
     def _constants(self, dtype: torch.dtype) -> tuple[Parameter, Parameter, Parameter, Parameter, Parameter]:
         """s, loc0, loc1, e and 1 - e."""
-        scale, loc0, loc1 = (p.to(dtype) if isinstance(p, Tensor) else p for p in (self.scale, self.loc0, self.loc1))
+        scale, loc0, loc1 = (in_dtype(p, dtype) for p in (self.scale, self.loc0, self.loc1))
         gap = (loc1 - loc0) / scale
         if isinstance(gap, Tensor):
             return scale, loc0, loc1, torch.exp(-gap), -torch.expm1(-gap)

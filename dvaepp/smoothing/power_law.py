@@ -4,6 +4,12 @@
 
 The density has an integrable pole at its own end. A float32 ζ cannot hold 1 - ζ below 6e-8, so the distance to the
 upper pole is taken as at least half the spacing there: finite, with zero gradient, where it saturates.
+
+One component is drawn as ζ = u^β. With g = (1-ζ)^(1/β) = 1 - F₁(ζ), and the weight p of that component in the mixture,
+
+    ∂ζ/∂logit = β ζ (1-ζ) p (1-p) (u - (1-g)) / (p u (1-ζ) + (1-p) g ζ),
+
+where multiplying both densities by β ζ (1-ζ) has taken the poles away.
 """
 
 from dataclasses import dataclass
@@ -11,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dvaepp.numerics import Evaluation, log
+from dvaepp.numerics import Evaluation, in_dtype, log
 from dvaepp.smoothing.base import Moments, Overlapping
 from dvaepp.types import Parameter
 
@@ -42,6 +48,16 @@ class PowerLaw(Overlapping):
     def moments0(self) -> Moments:
         mean = 1 / (self.beta + 1)
         return Moments(mean, 1 / (2 * self.beta + 1) - mean**2)
+
+    def draw0(self, u: Tensor) -> Tensor:
+        return torch.exp(torch.log(u).mul_(in_dtype(self.beta, u.dtype)))
+
+    def slope0(self, zeta: Tensor, u: Tensor, share: Tensor, rest: Tensor) -> Tensor:
+        beta, above = in_dtype(self.beta, u.dtype), 1 - zeta
+        g = torch.log(above).div_(beta).exp_()
+        density = (share * u).mul_(above).addcmul_(rest * g, zeta)
+        slope = rest.mul_(share).mul_(g.add_(u).sub_(1)).mul_(above.mul_(zeta)).mul_(beta)
+        return slope.div_(density.clamp_min_(torch.finfo(u.dtype).tiny))
 
     # F is infinitely steep in ζ at the pole; in x = F₀(ζ) it is nearly linear.
 
