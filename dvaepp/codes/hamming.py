@@ -1,0 +1,148 @@
+"""Exact nearest neighbours among binary codes.
+
+A code of a model is a row of bits; images that the model finds alike have codes that differ in few of them. A million
+codes of 64 bits take 8 MB, and one pass over them answers a query, so that no approximate structure is needed.
+
+The second stage uses what a query knows beyond its bits, its posterior means μ_i = q(z_i = 1|x). The mean Hamming
+distance between a draw of the query's code and a stored code b,
+
+    E_q[Σ_i |z_i - b_i|] = Σ_i μ_i + Σ_i b_i (1 - 2 μ_i),
+
+takes an uncertain unit for less than a certain one, and breaks the many ties of short codes. Stored codes stay bits.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dvaepp.codes.packing import Words, as_bits, num_words, pack, unpack
+from dvaepp.errors import UsageError
+from dvaepp.kernels import hamming
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+MOST_BITS = 2**16 - 1  # distances are counted in 16 bits
+QUERIES_AT_ONCE = 1024
+
+
+class Neighbours(NamedTuple):
+    """For every query the k nearest codes, nearest first: distances and row numbers, each (queries, k)."""
+
+    distances: npt.NDArray[Any]
+    indices: Integers
+
+
+class HammingIndex:
+    """Codes of `num_bits` bits, to be searched for the nearest to a query.
+
+    Use it for up to some tens of millions of codes, where exact search takes milliseconds:
+
+        index = HammingIndex(64); index.add(model.encode(images).bool())
+        distances, indices = index.search(model.encode(queries).bool(), k=10)
+    """
+
+    def __init__(self, num_bits: int) -> None:
+        if not 1 <= num_bits <= MOST_BITS:
+            raise UsageError(f"num_bits must be from 1 to {MOST_BITS}, got {num_bits}")
+        self.num_bits = num_bits
+        self._parts: list[Words] = [np.empty((0, num_words(num_bits)), np.uint64)]
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+    def __repr__(self) -> str:
+        return f"HammingIndex({self.num_bits}), {len(self)} codes"
+
+    @property
+    def words(self) -> Words:
+        """All codes packed, (codes, words); see `packing`."""
+        if len(self._parts) > 1:
+            self._parts = [np.concatenate(self._parts)]
+        return self._parts[0]
+
+    def add(self, bits: Any) -> None:
+        """Append codes (n, num_bits) of booleans or zeros and ones; they get the next row numbers."""
+        self.add_words(pack(as_bits(bits, self.num_bits)))
+
+    def add_words(self, words: Words) -> None:
+        """Append codes that are packed already."""
+        self._parts = [part for part in (*self._parts, words) if len(part)] or [words]
+
+    def search(self, bits: Any, k: int, threads: int = 1) -> Neighbours:
+        """The k nearest codes of each query, bits (queries, num_bits); of equally near ones the earlier row.
+
+        With several threads each takes a share of the codes; the answer is the same.
+        """
+        queries = pack(as_bits(bits, self.num_bits))
+        self._check(k, threads)
+        starts = range(0, len(queries), QUERIES_AT_ONCE)
+        parts = [self._nearest(queries[i : i + QUERIES_AT_ONCE], k, threads) for i in starts]
+        if not parts:
+            return Neighbours(np.empty((0, k), np.int64), np.empty((0, k), np.int64))
+        return Neighbours(np.concatenate([d for d, _ in parts]), np.concatenate([i for _, i in parts]))
+
+    def rerank(self, mu: Any, indices: Integers, k: int | None = None) -> Neighbours:
+        """Order candidates of a search (queries, c) by their mean Hamming distance to the posterior means `mu`.
+
+        `mu` is (queries, num_bits) in [0, 1]. The k best of them are returned, or all c.
+        """
+        mu = np.asarray(mu, np.float64)
+        if mu.shape != (len(indices), self.num_bits) or not ((mu >= 0) & (mu <= 1)).all():
+            raise UsageError(f"mu must have shape ({len(indices)}, {self.num_bits}) and lie in [0, 1], got {mu.shape}")
+        found = np.stack([self._mean_distances(*each) for each in zip(mu, indices, strict=True)])
+        order = np.argsort(found, 1, kind="stable")[:, :k]
+        return Neighbours(np.take_along_axis(found, order, 1), np.take_along_axis(indices, order, 1))
+
+    def save(self, path: Path | str) -> None:
+        """Write the codes to an .npz file that `load` reads or maps; nothing in it is pickled."""
+        from dvaepp.codes.index_file import IndexFile, write
+
+        write(Path(path), IndexFile(self))
+
+    @classmethod
+    def load(cls, path: Path | str, *, memory_map: bool = False) -> "HammingIndex":
+        """Read an index; with `memory_map` its codes stay on the disk until they are searched."""
+        from dvaepp.codes.index_file import read
+
+        return read(Path(path), memory_map=memory_map).index
+
+    def _check(self, k: int, threads: int) -> None:
+        if not 1 <= k <= len(self):
+            raise UsageError(f"k must be from 1 to the {len(self)} codes of the index, got {k}")
+        if threads < 1:
+            raise UsageError(f"threads must be at least 1, got {threads}")
+
+    def _nearest(self, queries: Words, k: int, threads: int) -> tuple[Integers, Integers]:
+        """Shares of the codes, one to a thread, and of their neighbours the nearest: shares come in order of rows."""
+        bounds = np.linspace(0, len(self), min(threads, len(self)) + 1).astype(int)
+        words = self.words
+
+        def share(start: int, stop: int) -> tuple[Integers, Integers]:
+            distances, rows = hamming.nearest(words[start:stop], queries, min(k, stop - start))
+            return distances, rows + start
+
+        parts = _in_threads(share, bounds)
+        if len(parts) == 1:
+            return parts[0]
+        distances, rows = np.concatenate([d for d, _ in parts], 1), np.concatenate([i for _, i in parts], 1)
+        order = np.argsort(distances, 1, kind="stable")[:, :k]
+        return np.take_along_axis(distances, order, 1), np.take_along_axis(rows, order, 1)
+
+    def _mean_distances(self, mu: Floats, rows: Integers) -> Floats:
+        return mu.sum() + unpack(self.words[rows], self.num_bits) @ (1 - 2 * mu)
+
+
+Part = tuple[Integers, Integers]
+
+
+def _in_threads(share: Callable[[int, int], Part], bounds: npt.NDArray[Any]) -> list[Part]:
+    spans = list(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True))
+    if len(spans) == 1:
+        return [share(*spans[0])]
+    with ThreadPoolExecutor(len(spans)) as pool:
+        return list(pool.map(lambda span: share(*span), spans))
