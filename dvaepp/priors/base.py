@@ -139,15 +139,26 @@ class BoltzmannPrior(Prior):
             log_z = log_partition(self).value
         return self.unnormalized_log_prob(z) - log_z
 
-    def sample(self, n: int, generator: torch.Generator | None = None, *, num_sweeps: int = SAMPLING_SWEEPS) -> Tensor:
+    def sample(
+        self,
+        n: int,
+        generator: torch.Generator | None = None,
+        *,
+        clamp: Tensor | None = None,
+        values: Tensor | None = None,
+        num_sweeps: int = SAMPLING_SWEEPS,
+    ) -> Tensor:
         """Draw z (n, units) by parallel tempering from independent units, each row from a ladder of its own.
+
+        `clamp` and `values` hold units as in `samplers.gibbs`: the rest is drawn given them.
 
         >>> RBM(100, 100).sample(16, torch.Generator().manual_seed(0)).shape
         torch.Size([16, 200])
         """
         from dvaepp.samplers.tempering import tempered
 
-        return tempered(self, n, generator, num_sweeps=num_sweeps).to(next(self.parameters()).dtype)
+        z = tempered(self, n, generator, num_sweeps=num_sweeps, clamp=clamp, values=values)
+        return z.to(next(self.parameters()).dtype)
 
     def given(self, clamp: Tensor, values: Tensor) -> "BoltzmannPrior":
         """The machine of the units that `clamp` (units,) leaves free, where the others have their `values` (units,).
@@ -169,8 +180,6 @@ class BoltzmannPrior(Prior):
     def _restricted(self, clamp: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The free units, their biases in the field of the clamped ones, and the couplings between them."""
         clamp, values = self.check_clamp(clamp, values)
-        if clamp.dim() != 1 or values.dim() != 1:
-            raise ValueError(f"clamp and values must have shape ({self.num_units},), one for all")
         if bool(clamp.all()):
             raise ValueError(f"all {self.num_units} units are clamped: nothing is left to be drawn")
         bias, matrix = (p.detach() for p in self.couplings())
@@ -203,21 +212,21 @@ class BoltzmannPrior(Prior):
         found[~clamp] = torch.sigmoid(logits).mean(0)
         return found
 
-    def check_clamp(self, clamp: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    def check_clamp(self, clamp: Tensor, values: Tensor, num_chains: int | None = None) -> tuple[Tensor, Tensor]:
         """The mask as booleans and the values in the parameters' type, or a refusal naming both shapes."""
-        if clamp.shape[-1:] != (self.num_units,) or values.shape[-1:] != (self.num_units,):
+        shapes = [(self.num_units,)] + ([] if num_chains is None else [(num_chains, self.num_units)])
+        if tuple(clamp.shape) not in shapes or tuple(values.shape) not in shapes:
             raise ValueError(
-                f"clamp and values must have shape ({self.num_units},) or (chains, {self.num_units}), "
+                f"clamp and values must have shape {' or '.join(map(str, shapes))}, "
                 f"got {tuple(clamp.shape)} and {tuple(values.shape)}"
             )
         if clamp.dtype != torch.bool:
             raise ValueError(f"clamp must be a boolean mask, True where a unit is known, got {clamp.dtype}")
         parameter = next(self.parameters())
         clamp, values = clamp.to(parameter.device), values.to(parameter)
-        shared = torch.broadcast_to(clamp, torch.broadcast_shapes(clamp.shape, values.shape))
-        known = values.expand(shared.shape)[shared]
-        if not bool(((known == 0) | (known == 1)).all()):
-            bad = known[(known != 0) & (known != 1)][0].item()
+        wrong = clamp & (values != 0) & (values != 1)
+        if bool(wrong.any()):
+            bad = values.expand(wrong.shape)[wrong][0].item()
             raise ValueError(f"values of clamped units must be 0 or 1, got {bad:g}")
         return clamp, values
 

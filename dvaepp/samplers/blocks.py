@@ -37,6 +37,13 @@ class Block(NamedTuple):
     acc: Tensor  # where the product goes
 
 
+class Clamped(NamedTuple):
+    """Which units of a block are known, and their values, each (chains, units of the block)."""
+
+    mask: Tensor
+    values: Tensor
+
+
 class BlockGibbs:
     """Chains of a prior, held block by block whatever the prior's own type, updated in place.
 
@@ -80,7 +87,32 @@ class BlockGibbs:
             source = origin if copied is None else torch.empty_like(origin, dtype=dtype)
             parameters = weight.to(dtype), base.to(dtype), delta.to(dtype), delta
             self.blocks.append(Block(out, copied, source, target, *parameters, self._chains(len(bias), dtype)))
+        self._clamped: list[Clamped] | None = None
         self._last_field_is_current = False
+
+    def clamp(self, mask: Tensor, values: Tensor) -> None:
+        """Hold units where `mask` is true at their `values`, each (chains, units) or (units,) for all chains.
+
+        Clamped units are drawn with their block and put back, which leaves the conditional of every other unit as it
+        is. `BoltzmannPrior.given` is faster where all chains share mask and values.
+        """
+        shape = (self.num_chains, self.num_units)
+        ordered = [t.expand(shape) if self.order is None else t.expand(shape)[:, self.order] for t in (mask, values)]
+        blocks = [(block.target.dtype, block.out) for block in self.blocks]
+        self._clamped = [Clamped(ordered[0][:, out], ordered[1][:, out].to(dtype)) for dtype, out in blocks]
+        self._restore()
+        self._last_field_is_current = False
+
+    def _restore(self) -> None:
+        for index in range(len(self.blocks)):
+            self._restore_block(index)
+
+    def _restore_block(self, index: int) -> None:
+        """Put the clamped units of a block back."""
+        if self._clamped is not None:
+            mask, values = self._clamped[index]
+            target = self.blocks[index].target
+            target.copy_(torch.where(mask, values, target))
 
     def _types(self, conditionals: list[Conditional]) -> list[torch.dtype]:
         """Float64, but float32 for the side of an RBM drawn first where no field can round by much."""
@@ -99,6 +131,7 @@ class BlockGibbs:
         ordered = z if self.order is None else z[:, self.order]
         for block in self.blocks:
             block.target.copy_(ordered[:, block.out])
+        self._restore()
         self._last_field_is_current = False
 
     def states(self) -> Tensor:
@@ -112,14 +145,16 @@ class BlockGibbs:
         """Start every chain from the independent units at β = 0."""
         for block in self.blocks:
             noise.threshold_(block.acc.zero_(), block.base, torch.zeros_like(block.base), None, block.target)
+        self._restore()
         self._last_field_is_current = False
 
     def sweep(self, noise: Noise, scale: Tensor | None = None) -> None:
         """Update every unit once; `scale` (chains,) holds β of each chain, None means 1 for all."""
-        for block in self.blocks:
+        for index, block in enumerate(self.blocks):
             field = _field(block)
             beta = None if scale is None else scale.to(field.dtype)
             noise.threshold_(field, block.base, block.delta, beta, block.target)
+            self._restore_block(index)
         self._last_field_is_current = True
 
     def run(self, noise: Noise, num_sweeps: int) -> None:
@@ -137,7 +172,11 @@ class BlockGibbs:
         self._last_field_is_current = False
 
     def _fits_kernel(self) -> bool:
-        return self.order is None and all(block.weight.shape[0] <= MAX_SOURCES for block in self.blocks)
+        return (
+            self._clamped is None
+            and self.order is None
+            and all(block.weight.shape[0] <= MAX_SOURCES for block in self.blocks)
+        )
 
     def gap(self) -> Tensor:
         """D(z) = -E(z) - c·z of each chain, (chains,) in float64, exact if the engine was asked for that."""

@@ -17,17 +17,63 @@ def gibbs(
     num_sweeps: int,
     generator: torch.Generator | None = None,
     shard: Shard | None = None,
+    *,
+    clamp: Tensor | None = None,
+    values: Tensor | None = None,
 ) -> Tensor:
     """Run `num_sweeps` sweeps over all units on chains z (chains, units); returns new chains, no gradient.
 
     An RBM alternates its two sides; a general machine goes through the blocks of its colouring. A chain's noise is a
     function of the generator's state and of its place, not of the number of threads; z may be a `shard` of all chains.
+
+    `clamp`, a boolean mask (units,) or (chains, units), holds units at their `values` of the same shapes, without
+    `values` at those in z: the chains then follow p(other units | clamped ones). One mask and one set of values for
+    all chains are fastest: they make a smaller machine (`prior.given`).
+
+    >>> z = gibbs(prior, z, 100, generator, clamp=known, values=bits)
     """
     if num_sweeps < 1:
         raise UsageError(f"num_sweeps must be at least 1, got {num_sweeps}")
     prior.check()
-    prior.check_states(z)
+    if clamp is None:
+        if values is not None:
+            raise UsageError("values need clamp, a boolean mask of the units that have them")
+        prior.check_states(z)
+        return _swept(prior, z, num_sweeps, generator, shard)
+    clamp, values = prior.check_clamp(clamp, z if values is None else values, num_chains=len(z))
+    prior.check_states(torch.where(clamp, values.to(z.dtype), z))
+    if clamp.dim() == values.dim() == 1:
+        return _swept_given(prior, z, num_sweeps, generator, shard, clamp, values)
+    return _swept(prior, z, num_sweeps, generator, shard, (clamp, values))
+
+
+def _swept(
+    prior: BoltzmannPrior,
+    z: Tensor,
+    num_sweeps: int,
+    generator: torch.Generator | None,
+    shard: Shard | None,
+    clamped: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
     engine = BlockGibbs(prior, len(z))
+    if clamped is not None:
+        engine.clamp(*clamped)
     engine.set_states(z)
     engine.run(Noise(generator, engine.device, shard), num_sweeps)
     return engine.states().to(z.dtype)
+
+
+def _swept_given(
+    prior: BoltzmannPrior,
+    z: Tensor,
+    num_sweeps: int,
+    generator: torch.Generator | None,
+    shard: Shard | None,
+    clamp: Tensor,
+    values: Tensor,
+) -> Tensor:
+    """Chains of the machine over the free units, put back among the clamped ones."""
+    found = values.to(z.dtype).expand_as(z).clone()
+    if not bool(clamp.all()):
+        found[:, ~clamp] = _swept(prior.given(clamp, values), z[:, ~clamp], num_sweeps, generator, shard)
+    return found

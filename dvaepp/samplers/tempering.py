@@ -70,6 +70,12 @@ class Tempering:
         rows = torch.from_numpy(place.reshape(-1) % len(states))
         self.engine.set_states(states.to(self.engine.device)[rows.to(self.engine.device)])
 
+    def clamp(self, mask: Tensor, values: Tensor) -> None:
+        """Hold units of each replica at all its temperatures, mask and values (replicas, units) or (units,)."""
+        shape = (self.num_replicas, self.engine.num_units)
+        rows = [tensor.expand(shape).repeat_interleave(self.num_levels, 0) for tensor in (mask, values)]
+        self.engine.clamp(*rows)
+
     def sweep(self) -> Array:
         """One Gibbs sweep of every chain, then swaps; returns D by level after the swaps, (replicas, T) float64."""
         self.engine.sweep(self.noise, self.scale)
@@ -117,12 +123,45 @@ class Tempering:
 
 
 @torch.no_grad()
-def tempered(prior: BoltzmannPrior, n: int, generator: torch.Generator | None = None, *, num_sweeps: int) -> Tensor:
-    """n samples (n, units) of the prior: a replica each, which starts from independent units and then sweeps."""
+def tempered(
+    prior: BoltzmannPrior,
+    n: int,
+    generator: torch.Generator | None = None,
+    *,
+    num_sweeps: int,
+    clamp: Tensor | None = None,
+    values: Tensor | None = None,
+) -> Tensor:
+    """n samples (n, units) of the prior: a replica each, which starts from independent units and then sweeps.
+
+    `clamp` and `values` hold units as in `gibbs`; rows of a mask (n, units) belong to the replicas.
+    """
     prior.check()
+    if clamp is None or values is None:
+        if (clamp is None) != (values is None):
+            raise UsageError("clamp and values go together: a boolean mask, and values where it is true")
+        return _tempered(prior, n, generator, num_sweeps)
+    clamp, values = prior.check_clamp(clamp, values, num_chains=n)
+    if not clamp.dim() == values.dim() == 1:
+        return _tempered(prior, n, generator, num_sweeps, (clamp, values))
+    found = values.float().expand(n, -1).clone()
+    if not bool(clamp.all()):
+        found[:, ~clamp] = _tempered(prior.given(clamp, values), n, generator, num_sweeps)
+    return found
+
+
+def _tempered(
+    prior: BoltzmannPrior,
+    n: int,
+    generator: torch.Generator | None,
+    num_sweeps: int,
+    clamped: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
     noise = Noise(generator, prior.couplings().bias.device)
     base = base_from_pilot(prior, noise)
     run = Tempering(prior, adapt_ladder(prior, base, noise).ladder, n, base, noise)
+    if clamped is not None:
+        run.clamp(*clamped)
     for _ in range(num_sweeps):
         run.sweep()
     return run.states()

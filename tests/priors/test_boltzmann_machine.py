@@ -64,6 +64,18 @@ def _machine(units: int, mask: Mask | None = None) -> Example:
     return Example(prior, bias, coupling + coupling.T)
 
 
+def _on(units: int, graph: object) -> BoltzmannMachine:
+    prior = BoltzmannMachine(units, graph)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in prior.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return prior
+
+
+EXAMPLES = [lambda: _on(1, None), lambda: _on(5, None), lambda: _on(6, "king"), lambda: _on(7, [(0, 1), (5, 2)])]
+
+
 def _examples() -> dict[str, Example]:
     return {
         "RBM(3, 4)": _rbm(3, 4),

@@ -7,6 +7,18 @@ from dvaepp.errors import UsageError
 from dvaepp.priors import RBM
 
 
+def _random(left: int, right: int) -> RBM:
+    prior = RBM(left, right)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in prior.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return prior
+
+
+EXAMPLES = [lambda: _random(1, 1), lambda: _random(3, 2), lambda: _random(2, 4)]
+
+
 def _four_units() -> RBM:
     prior = RBM(2, 2)
     with torch.no_grad():
