@@ -11,7 +11,9 @@ from pathlib import Path
 from types import ModuleType
 
 from dvaepp.data import store
-from dvaepp.data.base import DataError, Dataset, File, NoNetwork, subset
+from dvaepp.data.base import DataError, Dataset, File, Likelihood, NoNetwork, subset
+from dvaepp.data.memory import Source, as_dataset
+from dvaepp.data.reading import as_size
 from dvaepp.errors import UsageError
 
 __all__ = [
@@ -19,6 +21,8 @@ __all__ = [
     "Dataset",
     "File",
     "NoNetwork",
+    "Source",
+    "as_dataset",
     "check",
     "describe",
     "fetch",
@@ -62,12 +66,26 @@ def sizes(name: str) -> tuple[int, int, int]:
     return found
 
 
-def load(name: str, data_dir: Path | str | None = None, path: Path | str | None = None) -> Dataset:
-    """Load a data set by name, downloading what is missing; or, with `path`, images of one's own under that name."""
+def load(
+    name: str,
+    data_dir: Path | str | None = None,
+    path: Path | str | None = None,
+    *,
+    likelihood: Likelihood = "bernoulli",
+    resize: int | str | tuple[int, int] | None = None,
+    white: float | int | None = None,
+) -> Dataset:
+    """Load a data set by name, downloading what is missing; or, with `path`, images of one's own under that name.
+
+    The other arguments say how images of one's own are read; `as_dataset` explains them.
+    """
     if path is not None:
         from dvaepp.data import own
 
-        return own.load(store.expanded(path), Path(path).stem if name in names() else name)
+        called = Path(path).stem if name in names() else name
+        return own.load(
+            store.expanded(path), called, likelihood, as_size(resize), None if white is None else float(white)
+        )
     found = obtain(name, data_dir)
     try:
         dataset: Dataset = _member(name).read(found)

@@ -1,24 +1,29 @@
-"""What a data set is: three splits of uint8 images, and how the model sees them.
+"""What a data set is: three splits of images, and how the model sees them.
+
+Images are bytes, in memory or mapped from a file; data for a Gaussian likelihood may be any numbers.
 
 Grey images stay grey in training and are binarised anew each time they are drawn, x ~ Bernoulli(grey / 255);
 validation and test are binarised once. The draw compares with u uniform on {0, ..., 254}: P(u < grey) = grey / 255.
 """
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from dvaepp.data.formats import Pixels
+from dvaepp.data.mapped import Mapped
 from dvaepp.errors import UsageError
 
-Pixels = UInt8[Tensor, "_ channels height width"]
-Seen = Float[Tensor, "_ channels height width"]
+Numbers = Float[Tensor, "_ channels height width"]
+Seen = Float[Tensor, "_ *sample"]
 Indices = Int[Tensor, " images"]
-Likelihood = Literal["bernoulli", "logistic_mixture"]
+Likelihood = Literal["bernoulli", "logistic_mixture", "gaussian"]
 
 SEEDS = {"train": 0, "validation": 1, "test": 2}
 """One fixed seed per split, for what is binarised once."""
@@ -52,17 +57,36 @@ class File:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images of a data set, split; see the module docstring for the binarisation."""
+    """Images of a data set, split; see the module docstring for the binarisation.
+
+    Choose it to look at what a model is trained on. `dvaepp.data.load` makes one of a name or of files, and
+    `dvaepp.data.as_dataset` of a tensor, an array or a torch Dataset.
+
+    >>> data = as_dataset(torch.eye(20).reshape(20, 4, 5))
+    >>> data.image_shape, len(data.train), data.batch(torch.arange(3), torch.Generator()).shape
+    ((1, 4, 5), 16, torch.Size([3, 1, 4, 5]))
+    """
 
     name: str  # as shown in every output
     image_shape: tuple[int, int, int]  # channels, height, width
     likelihood: Likelihood
-    train: Pixels  # 0/1 when binary, 0..255 when grey or colour
-    validation: Pixels  # bernoulli: 0/1, fixed; colour: 0..255
-    test: Pixels
+    train: Pixels | Numbers | Mapped  # 0/1 when binary, 0..255 when grey or colour
+    validation: Pixels | Numbers | Mapped  # bernoulli: 0/1, fixed; others: 0..255
+    test: Pixels | Numbers | Mapped
     dynamic: bool  # training images are grey and binarised anew each time they are drawn
     labels: dict[str, Tensor] = field(default_factory=dict)  # per split, where they exist
     checksum: str = ""  # sha256 over the sha256 of the files it was read from, in order of reading
+    flat: bool = False  # the model sees rows of numbers, as the data was given, and pictures show `image_shape`
+    summary: str = ""  # one line on what was read and how, of images of one's own
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """The shape of one x as the model sees it."""
+        return (math.prod(self.image_shape),) if self.flat else self.image_shape
+
+    def __repr__(self) -> str:
+        sizes = "/".join(str(len(getattr(self, split))) for split in SEEDS)
+        return f"Dataset({self.name!r}, {self.likelihood}, images {self.image_shape}, split {sizes})"
 
     def check(self) -> None:
         """Refuse parts that do not fit together: what a parser makes of an unfit file."""
@@ -75,13 +99,13 @@ class Dataset:
             if self.likelihood == "bernoulli" and not (name == "train" and self.dynamic) and images.max() > 1:
                 raise ValueError(f"its {name} images have other values than 0 and 1")
 
-    def split(self, name: str) -> Pixels:
+    def split(self, name: str) -> Pixels | Numbers | Mapped:
         """The fixed images of "train", "validation" or "test"; a dynamic train is binarised with a fixed seed."""
         if name not in SEEDS:
             raise UsageError(f"unknown split {name!r}; expected one of {', '.join(SEEDS)}")
         if name == "train" and self.dynamic:
             return self._train_once
-        images: Tensor = getattr(self, name)
+        images: Pixels | Numbers | Mapped = getattr(self, name)
         return images
 
     def batch(self, indices: Indices, generator: torch.Generator) -> Seen:
@@ -95,25 +119,35 @@ class Dataset:
     def images(self, split: str, indices: Indices | None = None) -> Seen:
         """Fixed images of a split as the model sees them: 0 and 1, or colours in [-1, 1]."""
         images = self.split(split)
-        return self._seen(images if indices is None else images[indices])
+        return self._seen(images[:] if indices is None else images[indices])
 
     @cached_property
     def train_mean(self) -> Float[Tensor, "channels height width"]:
         """Mean of what the model sees in training; the expectation grey / 255 where the images are drawn."""
-        mean = torch.from_numpy(self.train.cpu().numpy().mean(axis=0, dtype=np.float64))
-        if self.likelihood == "logistic_mixture":
-            mean = mean / 127.5 - 1
-        elif self.dynamic:
-            mean = mean / 255
-        return mean.float()
+        if isinstance(self.train, Mapped):
+            mean = torch.from_numpy(self.train.mean())
+        else:
+            mean = torch.from_numpy(self.train.cpu().numpy().mean(axis=0, dtype=np.float64))
+        if self.dynamic:
+            return (mean / 255).float()
+        return seen(mean, self.likelihood, of_bytes=not self.train[:1].is_floating_point()).float()
 
     @cached_property
-    def _train_once(self) -> Pixels:
+    def _train_once(self) -> Pixels | Mapped:
+        if isinstance(self.train, Mapped):
+            return replace(self.train, seed=SEEDS["train"])
         return binarise_once(self.train, "train")
 
-    def _seen(self, images: Pixels) -> Seen:
-        seen = images.float()
-        return seen / 127.5 - 1 if self.likelihood == "logistic_mixture" else seen
+    def _seen(self, images: Tensor) -> Seen:
+        x = seen(images.float(), self.likelihood, of_bytes=not images.is_floating_point())
+        return x.flatten(1) if self.flat else x
+
+
+def seen(levels: Tensor, likelihood: Likelihood, of_bytes: bool = True) -> Tensor:
+    """Levels as a model sees them: bits as they are, 0..255 in [-1, 1] for a mixture and in [0, 1] for a Gaussian."""
+    if likelihood == "logistic_mixture":
+        return levels / 127.5 - 1
+    return levels / 255 if likelihood == "gaussian" and of_bytes else levels
 
 
 def binarise_once(grey: Pixels, split: str) -> Pixels:

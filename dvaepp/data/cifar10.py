@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dvaepp.data.base import Dataset, File, Pixels
-from dvaepp.data.formats import class_numbers, pixels
+from dvaepp.data.base import Dataset, File
+from dvaepp.data.formats import Pixels, class_numbers, pixels
 from dvaepp.data.store import Found, contents
 
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dvaepp.data.base import Pixels
-
 Array = NDArray[Any]
+Pixels = UInt8[Tensor, "_ channels height width"]
 
 
 def pixels(array: Array, height: int, width: int, channels: int = 1) -> Pixels:
@@ -29,15 +29,6 @@ def class_numbers(array: Array) -> Tensor:
     if not np.isfinite(array).all():
         raise ValueError("it has labels that are no numbers")
     return torch.from_numpy(array.reshape(-1).astype(np.int64))
-
-
-def idx(content: bytes) -> Array:
-    """MNIST's idx: 00 00 08 <ndim>, ndim big-endian int32 sizes, then bytes."""
-    if content[:3] != b"\0\0\x08" or len(content) < 4:
-        raise ValueError(f"no idx file of bytes: it starts with {content[:4]!r}")
-    ndim = content[3]
-    shape = tuple(int(n) for n in np.frombuffer(content, ">u4", count=ndim, offset=4)) if ndim else ()
-    return np.frombuffer(content[4 + 4 * ndim :], np.uint8).reshape(shape)
 
 
 def amat(content: bytes) -> Pixels:

@@ -1,7 +1,8 @@
 """MNIST (LeCun et al. 1998), binarised anew each time an image is drawn; validation = last 10000 of train."""
 
+from dvaepp.data import idx
 from dvaepp.data.base import Dataset, File, grey_dataset
-from dvaepp.data.formats import class_numbers, idx, pixels
+from dvaepp.data.formats import class_numbers, pixels
 from dvaepp.data.store import Found, contents
 
 _MIRRORS = (
@@ -46,7 +47,7 @@ SIZES = (50000, 10000, 10000)
 
 
 def read(found: list[Found]) -> Dataset:
-    images, labels, test, test_labels = [idx(content) for content in contents(found)]
+    images, labels, test, test_labels = [idx.parse(content) for content in contents(found)]
     return grey_dataset(
         "mnist_dynamic",
         train=pixels(images[:NUM_TRAIN], 28, 28),

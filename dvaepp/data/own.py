@@ -1,156 +1,116 @@
-"""Images of one's own: a folder of image files, or an `.npy` / `.npz` array; split 80/10/10 with a fixed seed.
+"""Images of one's own: a folder of image files, an `.npy` or `.npz` array, or IDX files.
 
-Images of two values stay as they are (0 and 1, or 0 and 255); grey ones are binarised as those of MNIST are. What is
-too large for memory is refused by its header, before it is unpacked.
+With the Bernoulli likelihood images are grey: those of two values stay as they are, others are binarised as those of
+MNIST are. With the logistic mixture they keep their 256 levels and their colours. A folder with the four files of MNIST
+brings its own test set; everything else is split 80/10/10 with a fixed seed. What is too large for memory is refused by
+its header, before it is unpacked, or mapped where it lies plainly in its file.
 """
 
 import hashlib
-import io
-import math
-import warnings
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import torch
+from torch import Tensor
 
-from dvaepp.data import arrays
-from dvaepp.data.base import DataError, Dataset, Pixels, Seen, binarise_once, grey_dataset, shuffled
-from dvaepp.data.formats import Array
-from dvaepp.data.packed import too_large
+from dvaepp.data import arrays, folder, idx
+from dvaepp.data.base import DataError, Dataset, Likelihood, Seen, binarise_once, seen
+from dvaepp.data.formats import Array, class_numbers
+from dvaepp.data.layout import as_images
+from dvaepp.data.parts import Options, Part, dataset, whole
+from dvaepp.data.reading import Size
 from dvaepp.data.store import permitted, reason
 from dvaepp.errors import UsageError
 
-SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # of all that Pillow knows EPS would run Ghostscript
-DEEP = {"F", "I", "I;16", "I;16B", "I;16L", "I;16N"}  # Pillow clips these at 255 instead of scaling them
-IMAGE_FILE_LIMIT = 64 * 2**20  # bytes
-PIXEL_LIMIT = 2**22  # of one image: 2048 x 2048
-MINIMUM = 10  # a split of 80/10/10 then leaves no part empty
+IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
-class _Loaded(NamedTuple):
-    images: Array  # (n, height, width)
+class _Found(NamedTuple):
+    """What lies at a path: images, a test set where it has one of its own, and the digests of the files."""
+
+    images: Part
+    test: Part | None
     digests: list[str]
 
 
-def load(path: Path, name: str) -> Dataset:
-    """Read the images at `path` as a data set called `name`."""
-    loaded = _read(path)
-    images, binary = _bytes(loaded.images, path)
-    if len(images) < MINIMUM:
-        raise UsageError(f"{path} holds {len(images)} images; a split into three parts needs at least {MINIMUM}")
-    return _split(images, binary, name, hashlib.sha256("".join(loaded.digests).encode()).hexdigest())
+def load(
+    path: Path,
+    name: str,
+    likelihood: Likelihood = "bernoulli",
+    resize: Size | None = None,
+    white: float | None = None,
+) -> Dataset:
+    """Read the images at `path` as a data set called `name`; its `summary` says what was read and how."""
+    options = Options(likelihood, resize, white)
+    found = _read(path, options)
+    checksum = hashlib.sha256("".join(found.digests).encode()).hexdigest()
+    return dataset(found.images, options, name, checksum, test=0.1 if found.test is None else found.test)
 
 
-def read_images(path: Path) -> Seen:
+def read_images(
+    path: Path, likelihood: Likelihood = "bernoulli", resize: Size | None = None, white: float | None = None
+) -> Seen:
     """All images at `path` in their order, as a model sees them; grey ones are binarised once with a fixed seed."""
-    images, binary = _bytes(_read(path).images, path)
-    return (images if binary else binarise_once(images, "test")).float()
+    options = Options(likelihood, resize, white)
+    images = whole(_read(path, options).images, options)
+    grey = likelihood == "bernoulli" and not images.binary
+    return seen((binarise_once(images.pixels, "test") if grey else images.pixels).float(), likelihood)
 
 
-def _read(path: Path) -> _Loaded:
+def _read(path: Path, options: Options) -> _Found:
     with permitted():
         if path.is_dir():
-            return _folder(path)
+            return _idx_folder(path) or _image_folder(path, options)
         if path.suffix in (".npy", ".npz") and path.is_file():
-            return _array(path)
-    raise UsageError(f"{path} is neither a folder of images nor an .npy or .npz file")
+            return _array(path, arrays.read, "write it anew with numpy.save or numpy.savez")
+        if path.is_file() and idx.is_idx(path):
+            return _array(path, idx.read, "get it again")
+    raise UsageError(f"{path} is neither a folder of images nor an .npy, .npz or IDX file")
 
 
-def _split(images: Pixels, binary: bool, name: str, checksum: str) -> Dataset:
-    size = len(images)
-    tenth = size // 10
-    train, validation, test = images[shuffled(size)].split([size - 2 * tenth, tenth, tenth])
-    grey = grey_dataset(name, train, validation, test, labels={})
-    if binary:
-        return replace(grey, validation=validation, test=test, dynamic=False, checksum=checksum)
-    return replace(grey, checksum=checksum)
+def _array(path: Path, read: Callable[[Path], Array], remedy: str) -> _Found:
+    return _Found(Part(as_images(_numbers(path, read, remedy), str(path)), str(path)), None, [_digest(path)])
 
 
-def _bytes(images: Array, path: Path) -> tuple[Pixels, bool]:
-    """Images as bytes, and whether they are binary (then 0 and 1)."""
-    if images.size == 0:
-        raise UsageError(f"{path} holds no pixels: shape {images.shape}")
-    low, high = images.min(), images.max()
-    limit = 1 if images.dtype.kind in "bf" else 255
-    if not (low >= 0 and high <= limit):  # also refuses nan
-        raise UsageError(f"{path} holds values from {low} to {high}; expected {images.dtype} in [0, {limit}]")
-    one = high if high in (1, 255) else 1
-    binary = all(bool(((image == 0) | (image == one)).all()) for image in images)  # one by one: no copy of them all
-    scaled = images != 0 if binary else np.rint(images * 255.0) if limit == 1 else images
-    return torch.from_numpy(np.array(scaled, dtype=np.uint8)).unsqueeze(1), binary
-
-
-def _array(path: Path) -> _Loaded:
+def _numbers(path: Path, read: Callable[[Path], Array], remedy: str) -> Array:
     try:
-        loaded = arrays.read(path)
+        return read(path)
     except (PermissionError, UsageError):
         raise
-    except Exception as error:  # numpy, zipfile and zlib fail in many ways on damaged files
-        remedy = "write it anew with numpy.save or numpy.savez"
+    except Exception as error:  # numpy, gzip, zipfile and zlib fail in many ways on damaged files
         raise DataError(f"{path} cannot be read as an array of numbers: {reason(error)}; {remedy}") from None
+
+
+def _digest(path: Path) -> str:
     with path.open("rb") as file:
-        return _Loaded(_images(loaded, path), [hashlib.file_digest(file, "sha256").hexdigest()])
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _images(array: Array, path: Path) -> Array:
-    if array.ndim == 2:
-        side = math.isqrt(array.shape[1])
-        if side * side == array.shape[1]:
-            return array.reshape(-1, side, side)
-    if array.ndim == 3:
-        return array
-    raise UsageError(f"{path} has shape {array.shape}; expected (n, height, width), or (n, side * side) when square")
+def _image_folder(path: Path, options: Options) -> _Found:
+    read = folder.read(path, options.likelihood == "bernoulli", options.resize)
+    part = Part(read.images, str(path), colour=read.colour, sizes=read.sizes, eight_bit=True)
+    return _Found(part, None, read.digests)
 
 
-def _folder(path: Path) -> _Loaded:
-    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
-    if not files:
-        raise UsageError(f"{path} holds no images ({', '.join(sorted(SUFFIXES))})")
-    images: list[Array] = []
-    digests = []
-    for file in files:
-        content = _content(file)
-        image = _grey(content, file)
-        if images and image.shape != images[0].shape:
-            raise UsageError(f"images differ in size: {files[0]} is {_size(images[0])}, {file} is {_size(image)}")
-        if len(files) * image.size > arrays.ARRAY_LIMIT:
-            most = arrays.ARRAY_LIMIT // image.size
-            raise UsageError(
-                f"{path} holds {len(files)} images of {_size(image)}; give at most {most}, or smaller ones"
-            )
-        images.append(image)
-        digests.append(hashlib.sha256(content).hexdigest())
-    return _Loaded(np.stack(images), digests)
+def _idx_folder(path: Path) -> _Found | None:
+    """The files of MNIST by their usual names, packed or plain; labels may be missing, and so may the test set."""
+    files = [
+        next((path / f"{name}{end}" for end in ("", ".gz") if (path / f"{name}{end}").is_file()), None) for name in IDX
+    ]
+    if files[0] is None:
+        return None
+    numbers = [None if file is None else _numbers(file, idx.read, "get it again") for file in files]
+    train, test = (_labelled(numbers[i], numbers[i + 1], files[i]) for i in (0, 2))
+    assert train is not None
+    return _Found(train, test, [_digest(file) for file in files if file is not None])
 
 
-def _content(file: Path) -> bytes:
-    with file.open("rb") as opened:
-        content = opened.read(IMAGE_FILE_LIMIT + 1)
-    if len(content) > IMAGE_FILE_LIMIT:
-        raise DataError(f"{file} cannot be read: {too_large(IMAGE_FILE_LIMIT)}; resize or remove it")
-    return content
-
-
-def _grey(content: bytes, file: Path) -> Array:
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of damaged metadata, which is not used
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-                if image.width * image.height > PIXEL_LIMIT:
-                    raise ValueError(f"{image.width}x{image.height} are more than {PIXEL_LIMIT} pixels; resize it")
-                if image.mode in DEEP:
-                    raise ValueError(f"more than 8 bits per pixel (mode {image.mode}); convert it to 8-bit grey")
-                return np.asarray(image.convert("L"))
-    except Exception as error:  # decoders fail in many ways on damaged files
-        why = "no image of a known format" if isinstance(error, UnidentifiedImageError) else reason(error)
-        raise DataError(f"{file} cannot be read: {why}; replace or remove it") from None
-
-
-def _size(image: Array) -> str:
-    return f"{image.shape[1]}x{image.shape[0]}"
+def _labelled(images: Array | None, labels: Array | None, file: Path | None) -> Part | None:
+    if images is None:
+        return None
+    if labels is not None and labels.shape != images.shape[:1]:
+        raise DataError(
+            f"{file} holds {len(images)} images, and its labels have the shape {labels.shape}; get them again"
+        )
+    numbers: Tensor | None = None if labels is None else class_numbers(labels)
+    return Part(as_images(images, str(file)), str(file), labels=numbers)

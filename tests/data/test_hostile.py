@@ -20,7 +20,7 @@ from PIL import Image
 
 import dvaepp
 from dvaepp import cli, recipes, training
-from dvaepp.data import cifar10, load, matlab, own, packed
+from dvaepp.data import cifar10, folder, load, matlab, packed
 from dvaepp.data.base import File
 from dvaepp.errors import UsageError
 from tests.data.hostile import Canary, harmless, refused
@@ -309,7 +309,7 @@ IMAGES = ["bmp", "gif", "jpeg", "png", "pgm", "tiff", "webp"]
 @pytest.mark.parametrize("suffix", IMAGES)
 def test_images_of_too_many_pixels_are_refused_by_their_header(suffix: str, canary: Path, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    Image.new("L", (8192, own.PIXEL_LIMIT // 8192 + 1)).save(tmp_path / "in" / f"large.{suffix}")
+    Image.new("L", (8192, folder.PIXEL_LIMIT // 8192 + 1)).save(tmp_path / "in" / f"large.{suffix}")
     with harmless(tmp_path, canary, mebibytes=64), refused(f"large.{suffix}", "resize it"):
         load("own", path=tmp_path / "in")
 
@@ -333,7 +333,7 @@ def test_too_many_images_and_too_large_files_are_refused(
     monkeypatch.setattr("dvaepp.data.arrays.ARRAY_LIMIT", 11 * 64 * 64)
     with harmless(tmp_path, canary), refused("12 images of 64x64; give at most 11"):
         load("own", path=tmp_path / "in")
-    monkeypatch.setattr(own, "IMAGE_FILE_LIMIT", 10)
+    monkeypatch.setattr(folder, "IMAGE_FILE_LIMIT", 10)
     with harmless(tmp_path, canary), refused("0.png cannot be read: it holds more than 10 bytes"):
         load("own", path=tmp_path / "in")
 

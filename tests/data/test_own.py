@@ -178,14 +178,14 @@ def test_an_empty_folder_and_other_paths_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no images"):
         load("own", path=tmp_path)
     for path in (tmp_path / "absent", tmp_path / "absent.npy"):
-        with pytest.raises(UsageError, match="neither a folder of images nor an .npy or .npz file"):
+        with pytest.raises(UsageError, match="neither a folder of images nor an .npy, .npz or IDX file"):
             load("own", path=path)
 
 
 def test_mixed_sizes_name_both_files(tmp_path: Path) -> None:
     folder(tmp_path, GREY)
     Image.new("L", (9, 4)).save(tmp_path / "odd" / "zz.png")
-    with pytest.raises(UsageError, match=r"even/000.png is 5x6, .*odd/zz.png is 9x4"):
+    with pytest.raises(UsageError, match=r"even/000.png is 6x5, .*odd/zz.png is 4x9 .*data.resize"):
         load("own", path=tmp_path)
 
 

@@ -1,0 +1,165 @@
+"""From images as they were found to a data set: read by one rule, split, and told about in one line."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dvaepp.data.base import SEEDS, Dataset, Likelihood, binarise_once, shuffled
+from dvaepp.data.formats import Array, Pixels
+from dvaepp.data.mapped import Mapped
+from dvaepp.data.reading import Reading, Size, as_numbers, pieces, reading
+from dvaepp.errors import UsageError
+
+MINIMUM = 10  # a split of 80/10/10 then leaves no part empty
+
+
+class Options(NamedTuple):
+    """What the caller asks for: a likelihood, a size of images, and the number that means white."""
+
+    likelihood: Likelihood = "bernoulli"
+    resize: Size | None = None
+    white: float | None = None
+
+
+class Part(NamedTuple):
+    """Images (n, height, width, channels) from one source, which `where` names in errors."""
+
+    images: Array
+    where: str
+    labels: Tensor | None = None
+    colour: int | None = None  # how many of them were in colour, where the images do not tell
+    sizes: str = ""  # their sizes, where the images do not tell
+    eight_bit: bool = False  # the format says that 255 is white
+    flat: bool = False  # rows of numbers rather than pictures
+
+
+class Whole(NamedTuple):
+    """All images of a part in memory, and whether they have two values, 0 and 1."""
+
+    pixels: Pixels
+    binary: bool
+
+
+def whole(part: Part, options: Options) -> Whole:
+    """All images of a part in their order."""
+    how = _reading([part], options)
+    return Whole(torch.from_numpy(_converted(part.images, np.arange(len(part.images)), how)), how.binary)
+
+
+def dataset(
+    part: Part,
+    options: Options,
+    name: str,
+    checksum: str,
+    validation: float | int | Part = 0.1,
+    test: float | int | Part = 0.1,
+) -> Dataset:
+    """A data set from images; `validation` and `test` are shares of them, drawn with a fixed seed, or their own."""
+    others = [each for each in (validation, test) if isinstance(each, Part)]
+    how = _reading([part, *others], options)
+    orders = _orders(len(part.images), part.where, validation, test)
+    parts = {"train": part, "validation": validation, "test": test}
+    sources = {split: each if isinstance(each, Part) else part for split, each in parts.items()}
+    dynamic = options.likelihood == "bernoulli" and not how.binary
+    images = {
+        split: _images(
+            sources[split].images, orders.get(split), how, SEEDS[split] if dynamic and split != "train" else None
+        )
+        for split in SEEDS
+    }
+    labels = {split: _labels(sources[split].labels, orders.get(split)) for split in SEEDS}
+    return Dataset(
+        name,
+        how.shape(part.images),
+        options.likelihood,
+        **images,
+        dynamic=dynamic,
+        labels={split: found for split, found in labels.items() if found is not None},
+        checksum=checksum,
+        flat=part.flat,
+        summary=_summary(part, options, how, [len(images[split]) for split in SEEDS]),
+    )
+
+
+def _reading(parts: list[Part], options: Options) -> Reading:
+    shapes = {part.images.shape[1:]: part.where for part in parts}
+    if len(shapes) > 1:
+        told = ", ".join(f"{where} has images of {shape}" for shape, where in shapes.items())
+        raise UsageError(f"the parts of a data set need images of one shape (height, width, channels): {told}")
+    first, grey = parts[0], options.likelihood == "bernoulli"
+    if options.likelihood == "gaussian" and first.images.dtype.kind == "f":
+        return as_numbers([part.images for part in parts], first.where, options.resize)
+    return reading([p.images for p in parts], first.where, options.white, first.eight_bit, grey, options.resize)
+
+
+def _orders(size: int, where: str, validation: float | int | Part, test: float | int | Part) -> dict[str, Array]:
+    """Which images of the first part go where; a part of its own is not named."""
+    shares = {"validation": validation, "test": test}
+    counts = {split: int(size * share + 1e-9) for split, share in shares.items() if not isinstance(share, Part)}
+    left = size - sum(counts.values())
+    if min(left, *counts.values(), left) < 1:
+        told = " and ".join(f"{shares[split]:g} for {split}" for split in counts)
+        few = f"a split into three parts needs at least {MINIMUM}"
+        raise UsageError(
+            f"{where} holds {size} images; {few if size < MINIMUM else f'shares of {told} leave a part empty'}"
+        )
+    order = shuffled(size).numpy()
+    cuts = np.cumsum([left, *counts.values()])[:-1]
+    return dict(zip(("train", *counts), np.split(order, cuts), strict=True))
+
+
+def _images(images: Array, order: Array | None, how: Reading, seed: int | None) -> Tensor | Mapped:
+    order = np.arange(len(images)) if order is None else order
+    if isinstance(images, np.memmap):
+        return Mapped(images, order, how, seed)
+    pixels = torch.from_numpy(_converted(images, order, how))
+    return pixels if seed is None else binarise_once(pixels, _split(seed))
+
+
+def _split(seed: int) -> str:
+    return next(split for split, each in SEEDS.items() if each == seed)
+
+
+def _converted(images: Array, order: Array, how: Reading) -> Array:
+    """Bytes (n, channels, height, width) of the images that `order` names, made piece by piece."""
+    pixels: Array = np.empty((len(order), *how.shape(images)), how.dtype)
+    for place in pieces(images):
+        chosen = order[place]  # a slice of the order, of as many images
+        if len(chosen):
+            pixels[place.start : place.start + len(chosen)] = how(images[chosen])
+    return pixels
+
+
+def _labels(labels: Tensor | None, order: Array | None) -> Tensor | None:
+    return labels if labels is None or order is None else labels[torch.from_numpy(order)]
+
+
+def _summary(part: Part, options: Options, how: Reading, sizes: list[int]) -> str:
+    """For example "read 1200 RGB images 48x64 -> 32x32 (height x width), colours kept, split 960/120/120"."""
+    colour = part.colour if part.colour is not None else len(part.images) * (part.images.shape[3] == 3)
+    kind = "grey" if colour == 0 else "RGB" if colour == len(part.images) else f"grey and {colour} RGB"
+    if how.binary:
+        kind = "binary"
+    before, after = part.sizes or str(Size(*part.images.shape[1:3])), str(Size(*how.shape(part.images)[1:]))
+    change = "" if before == after else f" -> {after}, the middle of each"
+    told = [
+        f"read {len(part.images)} {kind} images {before}{change} (height x width)",
+        *_treatment(options, how, colour),
+    ]
+    if isinstance(part.images, np.memmap):
+        told.append("mapped from the file")
+    return ", ".join([*told, f"split {'/'.join(map(str, sizes))}"])
+
+
+def _treatment(options: Options, how: Reading, colour: int) -> list[str]:
+    """What is done to levels and colours, with the other choice where something is lost."""
+    told = [] if how.white == 255 or how.binary else [f"{how.white:g} is white"]
+    if how.numbers:
+        return ["numbers as they are"]
+    if options.likelihood != "bernoulli":
+        return [*told, "colours kept" if colour else "256 grey levels"]
+    if colour:
+        told.append("colours dropped (data.likelihood=logistic_mixture keeps them)")
+    return told if how.binary else [*told, "binarised anew in each batch"]
