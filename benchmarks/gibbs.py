@@ -52,7 +52,7 @@ def run() -> dict[str, Any]:
             rows += compare(chains, left, right, threads)
     return {
         "sweeps": SWEEPS,
-        "compiled_half_sweep": kernel.load() is not None,
+        "compiled_half_sweep": kernel.available(),
         "peers": peers.status(),
         "rows": rows,
         "linearity": linearity(),

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from dvaepp import data
-from dvaepp.kernels import build
+from dvaepp.kernels import build, policy
 from dvaepp.version import __version__
 
 KERNELS = Path(build.__file__).parent
@@ -35,8 +35,10 @@ def findings(data_dir: Path | None = None) -> Iterator[Finding]:
 
 
 def _kernels() -> Iterator[Finding]:
-    if build.switched_off():
-        yield Finding("kernels", "switched off by DVAEPP_KERNEL: plain torch runs, several times slower", False)
+    off = policy.switched_off()
+    if off:
+        names = "all" if off == policy.KERNELS.keys() else ", ".join(sorted(off))
+        yield Finding("kernels", f"DVAEPP_KERNEL switches off {names}: plain torch runs, several times slower", False)
         return
     compiler = build.find_compiler()
     if compiler is None:

@@ -9,10 +9,10 @@ import pytest
 
 from dvaepp import data
 from dvaepp.cli import main
-from dvaepp.kernels import build
+from dvaepp.kernels import build, policy
 
 
-@pytest.mark.skipif(build.find_compiler() is None or build.switched_off(), reason="no compiled code here")
+@pytest.mark.skipif(build.find_compiler() is None or bool(policy.switched_off()), reason="no compiled code here")
 def test_it_tells_of_compiler_kernels_memory_and_every_data_set(capsys: pytest.CaptureFixture[str]) -> None:
     main(["doctor"])
     lines = capsys.readouterr().out.splitlines()

@@ -4,15 +4,15 @@ m <- b₁ m + (1-b₁) g,   u <- max(b₂ u, |g| + ε),   θ <- θ + rate · m /
 """
 
 import ctypes
-import functools
 from collections.abc import Sequence
-from pathlib import Path
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from dvaepp.kernels.build import call, library
-from dvaepp.kernels.policy import plain_floats
+from dvaepp.kernels import policy
+from dvaepp.kernels.build import call
+from dvaepp.kernels.operation import changed, check_dense, check_floats, check_shape, operation
 
 PIECE = 1 << 16  # elements updated together: four arrays of them fit a core's cache
 
@@ -21,7 +21,7 @@ def update(
     theta: Tensor,
     m: Tensor,
     u: Tensor,
-    offsets: Tensor,
+    sizes: Sequence[int],
     gradients: Sequence[Tensor | None],
     *,
     rate: float,
@@ -29,15 +29,10 @@ def update(
     epsilon: float,
     weight_decay: float,
 ) -> None:
-    """Change θ, m and u in place; parameter k lies from offsets[k] to offsets[k + 1]; a missing gradient is zeros."""
-    compiled = _compiled()
-    if compiled is not None and plain_floats((theta, m, u)):
-        job = _Job(tensors=len(gradients), rate=rate, epsilon=epsilon, weight_decay=weight_decay)
-        job.beta1, job.beta2 = betas
-        dense = [None if g is None else g.contiguous() for g in gradients]
-        call(compiled.dvaepp_adamax, job, theta=theta, m=m, u=u, g=dense, first=offsets)
+    """Change θ, m and u in place; parameter k is the next sizes[k] elements of each; a missing gradient is zeros."""
+    if policy.takes("adamax", (theta, m, u)):
+        _adamax(theta, m, u, list(sizes), list(gradients), rate, *betas, epsilon, weight_decay)
         return
-    sizes = offsets.diff().tolist()
     flat = torch.cat(
         [theta.new_zeros(n) if g is None else g.reshape(-1) for g, n in zip(gradients, sizes, strict=True)]
     )
@@ -49,6 +44,45 @@ def update(
         t.addcdiv_(mean, largest, value=rate)
 
 
+def _run(
+    theta: Tensor,
+    m: Tensor,
+    u: Tensor,
+    sizes: list[int],
+    gradients: list[Tensor | None],
+    rate: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    weight_decay: float,
+) -> None:
+    _check(theta, m, u, sizes, gradients)
+    job = _Job(tensors=len(sizes), rate=rate, beta1=beta1, beta2=beta2, epsilon=epsilon, weight_decay=weight_decay)
+    first = (ctypes.c_int64 * (len(sizes) + 1))(0, *accumulate(sizes))
+    job.first = ctypes.addressof(first)
+    dense = [None if g is None else g.contiguous() for g in gradients]
+    call(policy.functions("adamax").dvaepp_adamax, job, theta=theta, m=m, u=u, g=dense)
+    changed(theta, m, u)
+
+
+def _check(theta: Tensor, m: Tensor, u: Tensor, sizes: list[int], gradients: list[Tensor | None], *_: float) -> None:
+    check_floats("adamax", theta, m, u, *gradients)
+    check_dense("adamax", theta=theta, m=m, u=u)
+    for name, buffer in (("theta", theta), ("m", m), ("u", u)):
+        check_shape("adamax", name, buffer.shape, (sum(sizes),))
+    found = [size if g is None else g.numel() for g, size in zip(gradients, sizes, strict=True)]
+    if found != sizes or min(sizes, default=0) < 0:
+        raise ValueError(f"adamax: gradients must have sizes {sizes}, got {found}")
+
+
+_adamax = operation(
+    "adamax_(Tensor(a!) theta, Tensor(b!) m, Tensor(c!) u, int[] sizes, Tensor?[] gradients, "
+    "float rate, float beta1, float beta2, float epsilon, float weight_decay) -> ()",
+    _run,
+    _check,
+)
+
+
 class _Job(ctypes.Structure):
     """`job` of adamax.c."""
 
@@ -57,8 +91,3 @@ class _Job(ctypes.Structure):
         ("tensors", ctypes.c_int64),
         *((name, ctypes.c_float) for name in ("rate", "beta1", "beta2", "epsilon", "weight_decay")),
     ]
-
-
-@functools.cache
-def _compiled() -> ctypes.CDLL | None:
-    return library(Path(__file__).with_suffix(".c"))

@@ -1,7 +1,7 @@
 """Compile, cache and load the C files of this folder.
 
-They need a C compiler and nothing else; without one, or with DVAEPP_KERNEL=off, callers take their plain path in
-torch, which costs speed and never correctness.
+They need a C compiler and nothing else. Without one callers take their plain path in torch, which costs speed and
+never correctness. `policy.py` says which file is asked for, and when.
 """
 
 import ctypes
@@ -31,9 +31,7 @@ Array = Tensor | Sequence[Tensor | None] | None
 
 @functools.cache
 def library(source: Path) -> ctypes.CDLL | None:
-    """The functions of a C file, compiled on first use; None where that is impossible or switched off."""
-    if switched_off():
-        return None
+    """The functions of a C file, compiled on first use; None where that is impossible, which is said once."""
     compiler = find_compiler()
     if compiler is None:
         _say_once("no C compiler found (cc, gcc, clang or $CC)")
@@ -45,10 +43,6 @@ def library(source: Path) -> ctypes.CDLL | None:
         return None
 
 
-def switched_off() -> bool:
-    return os.environ.get("DVAEPP_KERNEL", "").lower() in ("off", "0")
-
-
 def find_compiler() -> str | None:
     return shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
 
@@ -58,7 +52,7 @@ def _say_once(reason: str) -> None:
     """One visible line for each reason; Python shows warnings of a logger even where logging was not set up."""
     logger.warning(
         "dvaepp: %s: plain torch takes its place, with the same results and up to several times slower; "
-        "`dvaepp doctor` tells more, DVAEPP_KERNEL=off says nothing",
+        "`dvaepp doctor` tells more, and DVAEPP_KERNEL=off silences this line",
         reason,
     )
 

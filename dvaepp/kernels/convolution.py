@@ -1,11 +1,24 @@
 """Convolutions of maps in whichever form is fastest on a CPU; all forms are the same function."""
 
+from typing import Protocol, runtime_checkable
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, conv_transpose2d, elu
 
 from dvaepp.kernels import policy, small_maps, wide, winograd
 from dvaepp.kernels.pixels import to_maps, to_pixels
+
+
+@runtime_checkable
+class Convolution(Protocol):
+    """`networks.convolution.Conv`, as it is seen from here."""
+
+    weight: Tensor
+    bias: Tensor
+    resize: str
+
+    def __call__(self, x: Tensor) -> Tensor: ...
 
 
 class ConvKernel:
@@ -16,7 +29,7 @@ class ConvKernel:
     resize: str
 
     def forward(self, x: Tensor) -> Tensor:
-        if not policy.plain_floats((x, self.weight)):
+        if not policy.takes("small_maps", (x, self.weight)):
             return super().forward(x)  # type: ignore[misc]
         return convolve(x, self.weight, self.bias, self.resize)
 
@@ -38,16 +51,17 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor, resize: str) -> Tensor:
     return conv2d(x, weight, bias, stride=2 if resize == "d" else 1, padding=kernel // 2)
 
 
-def convolve_after_elu(x: Tensor, weight: Tensor, bias: Tensor, resize: str) -> Tensor:
-    """`convolve` of ELU(x), (rows, inputs, size, size)."""
-    size, many = x.shape[-1], weight[:, :, 0, 0].numel() >= policy.MANY_CHANNELS
-    if weight.shape[-1] == 3 and not resize and many and winograd.compiled() is not None:
+def convolve_after_elu(x: Tensor, conv: Convolution) -> Tensor:
+    """conv(ELU(x)) of maps (rows, inputs, size, size)."""
+    size, weight, bias = x.shape[-1], conv.weight, conv.bias
+    many = weight.shape[0] * weight.shape[1] >= policy.MANY_CHANNELS
+    if weight.shape[-1] == 3 and not conv.resize and many:
         pixels = to_pixels(x)
         if policy.by_large_products(pixels, [weight]):
             return to_maps(wide.after_elu(pixels, [weight], [bias]), size)
         if policy.in_the_cache(pixels, [weight]):
             return to_maps(winograd.after_elu(pixels[:, None], [weight], [bias]).squeeze(1), size)
-    return convolve(elu(x), weight, bias, resize)
+    return conv(elu(x))
 
 
 def pixels_after_elu(x: Tensor, weight: Tensor) -> Tensor:

@@ -7,18 +7,20 @@ words, so that a seed means the same chains with and without a compiler, up to t
 
 import ctypes
 import functools
-from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from dvaepp.kernels.build import library
+from dvaepp.kernels import policy
+from dvaepp.kernels.operation import changed, check_dense, check_floats, check_shape, operation
 
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 INCREMENTS = (0x9E3779B9, 0xBB67AE85)
 LANES, BLOCK = 16, 64  # element e takes output word (e / 16) % 4 of the counter of lane e % 16 of its block of 64
 LOW = 0xFFFFFFFF
+MAX_SOURCES = 256  # units of a side that the compiled sweeps take: beyond, their tables leave the nearest cache
 
 
 def words(first: int, count: int, key: Tensor, step: int) -> Tensor:
@@ -51,7 +53,7 @@ def threshold(
     step: int,
     origin: int = 0,
 ) -> None:
-    """`Kernel.threshold` in plain torch, on any device."""
+    """What `threshold_` computes, in plain torch on any device."""
     rows, units = out.shape
     drawn = words(origin * units, rows * units, key, step).view(rows, units)
     if out.dtype == torch.float64:
@@ -65,95 +67,103 @@ def threshold(
     torch.lt(u * (1 + torch.exp(-logits.float())), 1, out=out)
 
 
-class Kernel:
-    """The functions of `gibbs.c`."""
+def available() -> bool:
+    """Whether the compiled functions run on this machine's CPU; they take float32 and, for thresholds, float64."""
+    return policy.on("gibbs")
 
-    def __init__(self, library: ctypes.CDLL) -> None:
-        pointer, integer, word = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64
-        self._threshold = {
-            torch.float32: library.dvaepp_threshold_float,
-            torch.float64: library.dvaepp_threshold_double,
-        }
-        for function in self._threshold.values():
-            function.restype = None
-            function.argtypes = [pointer, integer, pointer, pointer, pointer, pointer, integer, integer, integer]
-            function.argtypes += [integer, word, word, ctypes.c_int]
-        self._sweeps = library.dvaepp_sweeps
-        self._sweeps.restype = ctypes.c_int
-        self._sweeps.argtypes = [pointer] * 5 + [integer] * 5 + [word, word, ctypes.c_int]
-        self._words = library.dvaepp_words
-        self._words.restype = None
-        self._words.argtypes = [pointer, integer, integer, word, word]
 
-    def threshold(
-        self,
-        acc: Tensor,
-        base: Tensor,
-        delta: Tensor,
-        scale: Tensor | None,
-        out: Tensor,
-        key: int,
-        step: int,
-        threads: int,
-        origin: int = 0,
-    ) -> None:
-        """out = 1[u < sigmoid(base + scale (acc + delta))], rows of one type with unit stride inside a row.
+def _threshold(
+    acc: Tensor, base: Tensor, delta: Tensor, scale: Tensor | None, out: Tensor, key: int, step: int, origin: int
+) -> None:
+    _check_threshold(acc, base, delta, scale, out, key, step, origin)
+    function = _functions()[f"threshold_{'float' if acc.dtype == torch.float32 else 'double'}"]
+    scales = None if scale is None else scale.data_ptr()
+    read = (acc.data_ptr(), acc.stride(0), base.data_ptr(), delta.data_ptr(), scales)
+    function(*read, out.data_ptr(), out.stride(0), *out.shape, origin, key, step, torch.get_num_threads())
+    changed(out)
 
-        The type of `acc`, float32 or float64, must be that of all the others: the compiled code reads raw memory. The
-        first row takes the noise of row `origin`.
-        """
-        types = {t.dtype for t in (acc, base, delta, scale, out) if t is not None}
-        if len(types) > 1 or acc.dtype not in self._threshold:
-            raise TypeError(f"threshold needs tensors of one type, float32 or float64, got {sorted(map(str, types))}")
-        scales = None if scale is None else scale.data_ptr()
-        self._threshold[acc.dtype](
-            acc.data_ptr(),
-            acc.stride(0),
-            base.data_ptr(),
-            delta.data_ptr(),
-            scales,
-            out.data_ptr(),
-            out.stride(0),
-            out.shape[0],
-            out.shape[1],
-            origin,
-            key,
-            step,
-            threads,
-        )
 
-    def sweeps(
-        self,
-        left: Tensor,
-        right: Tensor,
-        weight: Tensor,
-        bias_left: Tensor,
-        bias_right: Tensor,
-        num_sweeps: int,
-        key: int,
-        step: int,
-        threads: int,
-        origin: int = 0,
-    ) -> None:
-        """Sweeps of an RBM, right side first, on contiguous float32; half-sweeps are numbered from `step` on.
+def _check_threshold(
+    acc: Tensor, base: Tensor, delta: Tensor, scale: Tensor | None, out: Tensor, key: int, step: int, origin: int
+) -> None:
+    dtype = torch.float64 if acc.dtype == torch.float64 else torch.float32
+    check_floats("threshold", acc, base, delta, scale, out, dtype=dtype)
+    check_shape("threshold", "acc", acc.shape, out.shape)
+    for name, vector, length in (
+        ("base", base, out.shape[1]),
+        ("delta", delta, out.shape[1]),
+        ("scale", scale, len(out)),
+    ):
+        if vector is not None:
+            check_shape("threshold", name, vector.shape, (length,))
+            check_dense("threshold", **{name: vector})
+    for name, matrix in (("acc", acc), ("out", out)):
+        if matrix.shape[1] > 1 and matrix.stride(1) != 1:
+            raise ValueError(f"threshold: a row of {name} must lie together, got strides {matrix.stride()}")
 
-        The first chain takes the noise of chain `origin`.
-        """
-        wrong = {str(t.dtype) for t in (left, right, weight, bias_left, bias_right) if t.dtype != torch.float32}
-        if wrong:
-            raise TypeError(f"sweeps needs float32 tensors, got {sorted(wrong)}")
-        pointers = [tensor.data_ptr() for tensor in (left, right, weight, bias_left, bias_right)]
-        shape = (len(left), left.shape[1], right.shape[1])
-        if not self._sweeps(*pointers, *shape, num_sweeps, origin, key, step, threads):
-            raise MemoryError(f"no memory for {num_sweeps} Gibbs sweeps of {len(left)} chains")
 
-    def words(self, out: Tensor, block: int, key: int, step: int) -> None:
-        """Fill a flat int32 tensor, a multiple of 64 long, with the generator's words from element 64 * block on."""
-        self._words(out.data_ptr(), block, out.numel() // 64, key, step)
+# out = 1[u < sigmoid(base + scale (acc + delta))]; the rows are number origin, origin + 1, ... of all, for the noise
+threshold_ = operation(
+    "gibbs_threshold_(Tensor acc, Tensor base, Tensor delta, Tensor? scale, Tensor(a!) out, int key, int step, "
+    "int origin) -> ()",
+    _threshold,
+    _check_threshold,
+)
+
+
+def _sweeps(
+    left: Tensor,
+    right: Tensor,
+    weight: Tensor,
+    bias_left: Tensor,
+    bias_right: Tensor,
+    num_sweeps: int,
+    key: int,
+    step: int,
+    origin: int,
+) -> None:
+    _check_sweeps(left, right, weight, bias_left, bias_right, num_sweeps, key, step, origin)
+    pointers = [tensor.data_ptr() for tensor in (left, right, weight, bias_left, bias_right)]
+    run = (num_sweeps, origin, key, step, torch.get_num_threads())
+    if not _functions()["sweeps"](*pointers, len(left), *weight.shape, *run):
+        raise MemoryError(f"no memory for {num_sweeps} Gibbs sweeps of {len(left)} chains")
+    changed(left, right)
+
+
+def _check_sweeps(left: Tensor, right: Tensor, weight: Tensor, bias_left: Tensor, bias_right: Tensor, *_: int) -> None:
+    check_floats("sweeps", left, right, weight, bias_left, bias_right)
+    check_dense("sweeps", left=left, right=right, weight=weight, bias_left=bias_left, bias_right=bias_right)
+    num_left, num_right = weight.shape
+    check_shape("sweeps", "left", left.shape, (len(left), num_left))
+    check_shape("sweeps", "right", right.shape, (len(left), num_right))
+    check_shape("sweeps", "bias_left", bias_left.shape, (num_left,))
+    check_shape("sweeps", "bias_right", bias_right.shape, (num_right,))
+    if max(num_left, num_right) > MAX_SOURCES:
+        raise ValueError(f"sweeps: a side may have at most {MAX_SOURCES} units, got {num_left} and {num_right}")
+
+
+# Whole sweeps of an RBM, the right side first; half-sweeps are numbered from `step` on, and chains from `origin` on.
+sweeps_ = operation(
+    "gibbs_sweeps_(Tensor(a!) left, Tensor(b!) right, Tensor weight, Tensor bias_left, Tensor bias_right, "
+    "int num_sweeps, int key, int step, int origin) -> ()",
+    _sweeps,
+    _check_sweeps,
+)
 
 
 @functools.cache
-def load() -> Kernel | None:
-    """The kernel, or None where it cannot be had: see `compiled`."""
-    found = library(Path(__file__).with_suffix(".c"))
-    return None if found is None else Kernel(found)
+def _functions() -> dict[str, Any]:
+    """The functions of gibbs.c by their names without the prefix."""
+    library = policy.functions("gibbs")
+    pointer, integer, word, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64, ctypes.c_int
+    noise = [integer, word, word, number]  # origin, key, step and the number of threads
+    taken = {
+        "threshold_float": [pointer, integer, *[pointer] * 4, integer, integer, integer, *noise],
+        "threshold_double": [pointer, integer, *[pointer] * 4, integer, integer, integer, *noise],
+        "sweeps": [*[pointer] * 5, *[integer] * 4, *noise],
+        "words": [pointer, integer, integer, word, word],
+    }
+    found = {name: getattr(library, f"dvaepp_{name}") for name in taken}
+    for name, function in found.items():
+        function.argtypes, function.restype = taken[name], number if name == "sweeps" else None
+    return found

@@ -6,13 +6,12 @@ Both forms return the same numbers: distances in ascending order, and of codes a
 import ctypes
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dvaepp.kernels.build import library
+from dvaepp.kernels import policy
 
 Words = npt.NDArray[np.uint64]
 Integers = npt.NDArray[np.int64]
@@ -24,8 +23,14 @@ LONG_LIST = 4096  # neighbours from which sorting all distances is faster than k
 
 def nearest(codes: Words, queries: Words, k: int) -> tuple[Integers, Integers]:
     """Distances and rows of the k nearest of `codes` (n, words) for `queries` (m, words), each (m, k); k <= n."""
-    compiled = _compiled() if k < LONG_LIST else None
-    return (compiled or plain)(np.ascontiguousarray(codes), np.ascontiguousarray(queries), k)
+    fitting = codes.ndim == queries.ndim == 2 and codes.shape[1] == queries.shape[1] and 1 <= k <= len(codes)
+    if not fitting or {codes.dtype, queries.dtype} != {np.dtype(np.uint64)}:
+        raise ValueError(
+            f"nearest takes uint64 words (n, words) and (m, words) and 1 <= k <= n, got {codes.dtype} {codes.shape}, "
+            f"{queries.dtype} {queries.shape} and k = {k}"
+        )
+    search = _compiled() if k < LONG_LIST and policy.on("hamming") else plain
+    return search(np.ascontiguousarray(codes), np.ascontiguousarray(queries), k)
 
 
 def plain(codes: Words, queries: Words, k: int) -> tuple[Integers, Integers]:
@@ -57,13 +62,10 @@ def _nearest_to(codes: Words, query: Words, k: int) -> tuple[npt.NDArray[Any], I
 
 
 @functools.cache
-def _compiled() -> Search | None:
-    """hamming.c behind arrays, or None where it cannot be had."""
-    found = library(Path(__file__).with_suffix(".c"))
-    if found is None:
-        return None
+def _compiled() -> Search:
+    """hamming.c behind arrays."""
     pointer, integer = ctypes.c_void_p, ctypes.c_int64
-    function = found.dvaepp_hamming
+    function = policy.functions("hamming").dvaepp_hamming
     function.restype = ctypes.c_int
     function.argtypes = [pointer, integer, integer, pointer, integer, integer, pointer, pointer]
 

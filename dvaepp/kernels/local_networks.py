@@ -45,13 +45,13 @@ class LocalKernel:
         return cut.all(cut.share(shared, 0), h, shared.shape[-1])
 
     def side_by_side(self, shared: Tensor, h: Sequence[Tensor]) -> Tensor:
-        if not policy.plain_floats((shared, *h)):
+        if not policy.takes("local_networks", (shared, *h)):
             return super().side_by_side(shared, h)  # type: ignore[misc]
         return to_maps(torch.cat([to_pixels(part) for part in (shared, *h)], -1), shared.shape[-1])
 
     def _cut(self, x: Tensor) -> "_Cut | None":
         """The networks with their first convolutions cut behind the channels of x, or None for the plain form."""
-        if not policy.plain_floats((x,)):
+        if not policy.takes("local_networks", (x,)):
             return None
         networks: list[list[Block]] = [list(network.children()) for network in self.networks]  # type: ignore[arg-type]
         if not residual_chain.takes(list(zip(*networks, strict=True)), x.shape[-1]):
@@ -90,7 +90,7 @@ class _Cut:
     def share(self, maps: Tensor, part: int) -> _Share:
         """Of one part of `shared`, for all groups side by side; the first part brings the biases."""
         x = to_pixels(maps)
-        first = _beside(x, [pieces[part] for pieces in self.first], self.first_bias if part == 0 else None)
+        first = _beside(x, [pieces[part] for pieces in self.first], self.first_bias if part == 0 else ())
         skip = torch.cat([pieces[part] for pieces in self.skip])
         return _Share(first, linear(x, skip, torch.cat(self.skip_bias) if part == 0 else None))
 
@@ -159,7 +159,7 @@ class _Walk:
         return self.cut.one(len(h), self.shares[len(h)], self.before, self.size)
 
 
-def _beside(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None = None) -> Tensor:
+def _beside(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] = ()) -> Tensor:
     """3x3 convolutions of one ELU(x), (pixels, rows, channels), with several kernels: their outputs side by side.
 
     Kernels of fewer channels see the first ones.
@@ -168,7 +168,7 @@ def _beside(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | Non
         return wide.after_elu(x, weights, biases)
     weight = torch.cat([pad(w, (0, 0, 0, 0, 0, x.shape[-1] - w.shape[1])) for w in weights])
     y = pixels_after_elu(x, weight)
-    return y if biases is None else y + torch.cat(list(biases))
+    return y + torch.cat(list(biases)) if biases else y
 
 
 def _skip(block: Block) -> tuple[Tensor, Tensor]:

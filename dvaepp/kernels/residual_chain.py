@@ -9,27 +9,14 @@ books of each would take as long as computing it. The plain twin is `networks.re
 import ctypes
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from dvaepp.kernels import policy
-from dvaepp.kernels.build import Array, call, library
-from dvaepp.kernels.convolution import convolve_after_elu
-
-
-@runtime_checkable
-class Convolution(Protocol):
-    """`networks.convolution.Conv`, as it is seen from here."""
-
-    weight: Tensor
-    bias: Tensor
-    resize: str
-
-    def __call__(self, x: Tensor) -> Tensor: ...
+from dvaepp.kernels.build import Array, call
+from dvaepp.kernels.convolution import Convolution, convolve_after_elu
+from dvaepp.kernels.operation import check_floats, check_shape, no_second_derivative, operation
 
 
 @runtime_checkable
@@ -61,24 +48,23 @@ class ResidualKernel:
     skip: Any
 
     def forward(self, x: Tensor) -> Tensor:
-        if not policy.plain_floats((x, self.first.weight)):
+        if not any(policy.takes(kernel, (x, self.first.weight)) for kernel in ("winograd", "wide", "residual_chain")):
             return super().forward(x)  # type: ignore[misc]
-        first = convolve_after_elu(x, self.first.weight, self.first.bias, self.first.resize)
+        first = convolve_after_elu(x, self.first)
         return _after_first(self, first, x if self.skip is None else self.skip(x))
 
 
 def _after_first(block: Block, first: Tensor, skip: Tensor) -> Tensor:
     """A block's output, (rows, channels, size, size), out of its first convolution and its skip."""
-    rows, channels, size, width = first.shape
+    _, channels, size, width = first.shape
     if size == width and policy.tiles(size, 4) and channels >= policy.LANES:  # fewer channels would leave lanes empty
         layers = _layers([[block]])
         tensors = [p for layer in layers for p in layer.parameters]
         if policy.in_one_call([block.second.weight], tensors):
             lines = (part.permute(0, 2, 3, 1).flatten(1, 2) for part in (first, skip))
-            out: Tensor = _Chain.apply(*lines, Shape(size**2, 1, rows, True, _kinds(layers)), *tensors)
+            out: Tensor = _chain(*lines, tensors, _letters(layers), True)[0]
             return out.unflatten(1, (size, size)).permute(0, 3, 1, 2)
-    f = convolve_after_elu(first, block.second.weight, block.second.bias, block.second.resize)
-    return skip + block.excitation(f)
+    return skip + block.excitation(convolve_after_elu(first, block.second))
 
 
 def takes(blocks: Sequence[Sequence[Block]], size: int) -> bool:
@@ -91,8 +77,7 @@ def chain(blocks: Sequence[Sequence[Block]], first: Tensor, skip: Tensor) -> Ten
     """blocks[place][group], of which the first place takes `first` and `skip`: its first convolution and its skip."""
     layers = _layers(blocks)
     tensors = [p for layer in layers for p in layer.parameters]
-    pixels, groups, rows, _ = first.shape
-    out: Tensor = _Chain.apply(first, skip, Shape(pixels, groups, rows, False, _kinds(layers)), *tensors)
+    out: Tensor = _chain(first, skip, tensors, _letters(layers), False)[0]
     return out
 
 
@@ -125,6 +110,14 @@ def _excitations(parts: Sequence[Excitation]) -> list[Tensor]:
     return [tensor for row in layers for kind in ("weight", "bias") for tensor in (getattr(x, kind) for x in row)]
 
 
+KINDS = ("conv", "project", "keep", "excite")  # in the order of residual_chain.c; an operation has their first letters
+PARAMETERS = {"conv": 2, "project": 2, "keep": 0, "excite": 4}
+
+
+def _letters(layers: Sequence[_Layer]) -> str:
+    return "".join(layer.kind[0] for layer in layers)
+
+
 class _Kind(NamedTuple):
     """A layer of a certain size; `squeezed` channels inside an excitation."""
 
@@ -144,41 +137,109 @@ class Shape(NamedTuple):
     layers: tuple[_Kind, ...]
 
 
-def _kinds(layers: Sequence[_Layer]) -> tuple[_Kind, ...]:
-    found: list[_Kind] = []
-    for kind, parameters in layers:
+def _shape(activations: Tensor, parameters: Sequence[Tensor], letters: str, by_rows: bool) -> Shape:
+    """The shape of a chain, read off activations at either end of it and its parameters, which must fit each other."""
+    check_floats("residual_chain", activations, *parameters)
+    sizes = [int(n) for n in activations.shape]
+    pixels, groups, rows = (sizes[1], 1, sizes[0]) if by_rows else sizes[:3]
+    side = round(pixels**0.5)
+    if len(sizes) != (3 if by_rows else 4) or side % policy.TILE or side**2 != pixels:
+        raise ValueError(f"residual_chain: maps must be square and of whole tiles, got activations {tuple(sizes)}")
+    kinds: list[_Kind] = []
+    place = 0
+    for kind in (next(k for k in KINDS if k[0] == letter) for letter in letters):
         if kind == "keep":
-            found.append(_Kind(kind, found[-1].outputs, found[-1].outputs))
+            kinds.append(_Kind(kind, kinds[-1].outputs, kinds[-1].outputs))
             continue
-        outputs, inputs = parameters[0].shape[:2]
-        found.append(_Kind(kind, inputs, inputs, outputs) if kind == "excite" else _Kind(kind, inputs, outputs))
-    return tuple(found)
+        outputs, inputs = (int(n) for n in parameters[place].shape[:2])
+        kinds.append(_Kind(kind, inputs, inputs, outputs) if kind == "excite" else _Kind(kind, inputs, outputs))
+        for wanted in _parameter_shapes(kinds[-1]):
+            for parameter in parameters[place : place + groups]:
+                check_shape("residual_chain", f"a parameter of layer {len(kinds)}", parameter.shape, wanted)
+            place += groups
+    check_shape("residual_chain", "parameters", (len(parameters),), (place,))
+    return Shape(pixels, groups, rows, by_rows, tuple(kinds))
 
 
-class _Chain(torch.autograd.Function):
-    """`chain` by residual_chain.c."""
+def _parameter_shapes(kind: _Kind) -> list[tuple[int, ...]]:
+    if kind.kind == "excite":
+        wide, narrow = kind.outputs, kind.squeezed
+        return [(narrow, wide), (narrow,), (wide, narrow), (wide,)]
+    size = 3 if kind.kind == "conv" else 1
+    return [(kind.outputs, kind.inputs, size, size), (kind.outputs,)]
 
-    @staticmethod
-    def forward(ctx: Any, first: Tensor, skip: Tensor, shape: Shape, *parameters: Tensor) -> Tensor:
-        plan = _plan(shape)
-        first, skip, out = first.contiguous(), skip.contiguous(), first.new_empty(plan.out)
-        kept, rooms = ([first.new_empty(floats) for floats in sizes] for sizes in (plan.kept, plan.rooms))
-        _run("dvaepp_chain", plan, kept, [first, skip, out, *rooms], parameters)
-        ctx.save_for_backward(*kept, *parameters)
-        ctx.shape = shape
-        return out
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-        plan = _plan(ctx.shape)
-        kept, parameters = ctx.saved_tensors[: len(plan.kept)], ctx.saved_tensors[len(plan.kept) :]
-        dout = dout.contiguous()
-        dfirst, dskip = (dout.new_empty(plan.first) for _ in range(2))
-        rooms = [dout.new_empty(floats) for floats in plan.rooms_backward]
-        slopes = [torch.empty_like(p) for p in parameters]
-        _run("dvaepp_chain_backward", plan, kept, [dout, dfirst, dskip, *rooms], parameters, slopes)
-        return dfirst, dskip if plan.blocks > 1 else dout, None, *slopes
+def _run(
+    first: Tensor, skip: Tensor, parameters: list[Tensor], letters: str, by_rows: bool
+) -> tuple[Tensor, list[Tensor]]:
+    """The output of the chain, and in several pieces what the backward pass needs."""
+    plan = _plan(_shape(first, parameters, letters, by_rows))
+    out, kept = _fake(first, skip, parameters, letters, by_rows)
+    rooms = [first.new_empty(floats) for floats in plan.rooms]
+    _call("dvaepp_chain", plan, kept, [first.contiguous(), skip.contiguous(), out, *rooms], parameters)
+    return out, kept
+
+
+def _fake(
+    first: Tensor, skip: Tensor, parameters: list[Tensor], letters: str, by_rows: bool
+) -> tuple[Tensor, list[Tensor]]:
+    plan = _plan(_shape(first, parameters, letters, by_rows))
+    check_floats("residual_chain", first, skip)
+    check_shape("residual_chain", "first", first.shape, plan.first)
+    check_shape("residual_chain", "skip", skip.shape, plan.first)
+    return first.new_empty(plan.out), [first.new_empty(floats) for floats in plan.kept]
+
+
+def _run_backward(
+    dout: Tensor, kept: list[Tensor], parameters: list[Tensor], letters: str, by_rows: bool
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Gradients of `first`, of `skip`, unless the chain has one block only, and of the parameters."""
+    plan = _plan(_shape(dout, parameters, letters, by_rows))
+    dfirst, dskip, slopes = _fake_backward(dout, kept, parameters, letters, by_rows)
+    rooms = [dout.new_empty(floats) for floats in plan.rooms_backward]
+    _call("dvaepp_chain_backward", plan, kept, [dout.contiguous(), dfirst, dskip, *rooms], parameters, slopes)
+    return dfirst, dskip, slopes
+
+
+def _fake_backward(
+    dout: Tensor, kept: list[Tensor], parameters: list[Tensor], letters: str, by_rows: bool
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    plan = _plan(_shape(dout, parameters, letters, by_rows))
+    check_floats("residual_chain", dout, *kept)
+    check_shape("residual_chain", "dout", dout.shape, plan.out)
+    check_shape("residual_chain", "kept", [piece.numel() for piece in kept], plan.kept)
+    dskip = dout.new_empty(plan.first if plan.blocks > 1 else 0)
+    return dout.new_empty(plan.first), dskip, [p.new_empty(p.shape) for p in parameters]
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, list[Tensor]]) -> None:
+    _, _, parameters, ctx.letters, ctx.by_rows = inputs
+    ctx.save_for_backward(*output[1], *parameters)
+    ctx.pieces = len(output[1])
+    ctx.mark_non_differentiable(*output[1])
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx: Any, dout: Tensor, _: Any) -> tuple[Tensor, Tensor, list[Tensor], None, None]:
+    kept, parameters = list(ctx.saved_tensors[: ctx.pieces]), list(ctx.saved_tensors[ctx.pieces :])
+    dfirst, dskip, slopes = _chain_backward(dout, kept, parameters, ctx.letters, ctx.by_rows)
+    return dfirst, dskip if ctx.letters.count("e") > 1 else dout, slopes, None, None
+
+
+_chain = operation(
+    "residual_chain(Tensor first, Tensor skip, Tensor[] parameters, str layers, bool by_rows) -> (Tensor, Tensor[])",
+    _run,
+    _fake,
+    setup_context=_setup_context,
+    backward=_backward,
+)
+_chain_backward = operation(
+    "residual_chain_backward(Tensor dout, Tensor[] kept, Tensor[] parameters, str layers, bool by_rows) "
+    "-> (Tensor, Tensor, Tensor[])",
+    _run_backward,
+    _fake_backward,
+    backward=no_second_derivative,
+)
 
 
 class _CLayer(ctypes.Structure):
@@ -253,9 +314,9 @@ def _plan(shape: Shape) -> _Plan:
     x, skip = FIRST, SKIP
     for i, (layer, kind) in enumerate(zip(layers, kinds, strict=True)):
         following = kinds[i + 1].kind if i + 1 < len(kinds) else ""
-        layer.kind, layer.inputs = ("conv", "project", "keep", "excite").index(kind.kind), kind.inputs
+        layer.kind, layer.inputs = KINDS.index(kind.kind), kind.inputs
         layer.outputs, layer.squeezed, layer.parameters = kind.outputs, kind.squeezed, parameters
-        parameters += {"conv": 2, "project": 2, "keep": 0, "excite": 4}[kind.kind]
+        parameters += PARAMETERS[kind.kind]
         layer.x, layer.skip = x, skip
         if kind.kind == "conv":
             layer.kept = kept.place(area * kind.inputs)
@@ -298,7 +359,7 @@ def _plan_backward(layers: ctypes.Array[_CLayer], kinds: Sequence[_Kind], area: 
     return rooms
 
 
-def _run(
+def _call(
     function: str,
     plan: _Plan,
     kept: Sequence[Tensor],
@@ -309,10 +370,6 @@ def _run(
     pixels, groups, rows, by_rows, kinds = plan.shape
     job = _CChain(count=len(kinds), pixels=pixels, groups=groups, rows=rows, by_rows=by_rows)
     job.layers = ctypes.addressof(plan.layers)
-    arrays: dict[str, Array] = {"kept": kept, "ends": ends, "parameters": parameters, "slopes": slopes}
-    call(getattr(compiled(), function), job, **arrays)
-
-
-@cache
-def compiled() -> ctypes.CDLL | None:
-    return library(Path(__file__).with_suffix(".c"))
+    dense = [p.contiguous() for p in parameters]
+    arrays: dict[str, Array] = {"kept": kept, "ends": ends, "parameters": dense, "slopes": slopes}
+    call(getattr(policy.functions("residual_chain"), function), job, **arrays)

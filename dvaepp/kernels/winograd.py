@@ -10,60 +10,111 @@ core's cache, for small products; wide.py leaves large ones to the library. The 
 
 import ctypes
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from dvaepp.kernels.build import Array, call, library
+from dvaepp.kernels import policy
+from dvaepp.kernels.build import Array, call
+from dvaepp.kernels.operation import Size, check_floats, check_shape, no_second_derivative, operation
 from dvaepp.kernels.policy import TILE
 
 POINTS = 36
 
 
-def after_elu(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None = None) -> Tensor:
+def after_elu(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] = ()) -> Tensor:
     """Convolutions of ELU(x), (pixels, groups, rows, inputs), with a kernel (outputs, inputs, 3, 3) for each group."""
-    y: Tensor = _InTheCache.apply(x, biases is not None, *weights, *(biases or ()))
+    y: Tensor = _convolve(x, list(weights), list(biases))[0]
     return y
 
 
-class _InTheCache(torch.autograd.Function):
-    """`after_elu` by winograd.c. Results are laid out like x, so that maps in and out of it stay channels-last."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, biased: bool, *parameters: Tensor) -> Tensor:
-        x, groups = dense_channels(x), x.shape[1]
-        weights, biases = _alike(parameters[:groups]), [b.contiguous() for b in parameters[groups:]]
-        active, y = like(x, x.shape[-1]), like(x, len(weights[0]))
-        _run("dvaepp_convolve", x, active, y, weights, e=active, y=y, bias=biases)
-        ctx.save_for_backward(active, *weights)
-        ctx.biased = biased
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        active, *weights = ctx.saved_tensors
-        dy, dx, wanted = dense_channels(dy), None, ctx.needs_input_grad
-        if wanted[0]:
-            dx = gradient_like(active)
-        dw = [w.new_empty(w.shape) for w in weights] if any(wanted[2:]) else []
-        dbias = [w.new_empty(len(w)) for w in weights] if ctx.biased else []
-        _run("dvaepp_convolve_backward", active, active, dy, weights, e=active, dx=dx, dy=dy, dw=dw, dbias=dbias)
-        nothing: list[Tensor | None] = [None] * len(weights)
-        return dx, None, *(dw or nothing), *dbias
+def _run(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """The convolutions, and ELU(x) for the backward pass; both lie in memory as x does."""
+    y, active = _fake(x, weights, biases)
+    arrays: dict[str, Array] = {"y": y, "e": active, "bias": [b.contiguous() for b in biases]}
+    _call("dvaepp_convolve", dense_channels(x), active, y, _alike(weights), **arrays)
+    return y, active
 
 
-def gradient_like(active: Tensor) -> Tensor:
-    """Room for dx; zeros where windows of several tiles add up."""
-    return torch.zeros_like(active) if len(active) > TILE**2 else torch.empty_like(active)
+def _fake(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> tuple[Tensor, Tensor]:
+    check("convolve_after_elu", x, weights, biases)
+    check_shape("convolve_after_elu", "weights", (len(weights),), (x.shape[1],))
+    for weight in weights:
+        check_shape("convolve_after_elu", "a kernel", weight.shape, (len(weights[0]), x.shape[-1], 3, 3))
+    x = dense_channels(x)
+    return like(x, len(weights[0])), like(x, x.shape[-1])
 
 
-def like(x: Tensor, channels: int) -> Tensor:
-    """Room for as many pixels, groups and rows, in the order in which x has them."""
+def _run_backward(
+    dy: Tensor, active: Tensor, weights: list[Tensor], for_x: bool, biased: bool
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """Gradients of x, which is empty where nobody asks for it, of the kernels and of the biases."""
+    dx, dw, dbias = _fake_backward(dy, active, weights, for_x, biased)
+    if len(active) > TILE**2:
+        dx.zero_()  # the windows of several tiles overlap, and what they give is added up
+    dy = dense_channels(dy)
+    arrays: dict[str, Array] = {"e": active, "dx": dx if for_x else None, "dy": dy, "dw": dw, "dbias": dbias}
+    _call("dvaepp_convolve_backward", active, active, dy, _alike(weights), **arrays)
+    return dx, dw, dbias
+
+
+def _fake_backward(
+    dy: Tensor, active: Tensor, weights: list[Tensor], for_x: bool, biased: bool
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    check("convolve_after_elu_backward", active, weights, [])
+    check_floats("convolve_after_elu_backward", dy, active)
+    check_shape("convolve_after_elu_backward", "dy", dy.shape, (*active.shape[:-1], len(weights[0])))
+    dx = torch.empty_like(active) if for_x else active.new_empty(0)
+    return dx, [w.new_empty(w.shape) for w in weights], [w.new_empty(len(w)) for w in weights if biased]
+
+
+def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """For operations of (x, weights, biases) with one result; the other outputs are there for the backward pass."""
+    _, weights, biases = inputs
+    ctx.save_for_backward(*output[1:], *weights)
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)
+    ctx.biased = bool(biases)
+
+
+def _backward(ctx: Any, dy: Tensor, _: None) -> tuple[Tensor | None, list[Tensor], list[Tensor]]:
+    active, *weights = ctx.saved_tensors
+    dx, dw, dbias = _convolve_backward(dy, active, weights, ctx.needs_input_grad[0], ctx.biased)
+    return dx if ctx.needs_input_grad[0] else None, dw, dbias
+
+
+_convolve = operation(
+    "convolve_after_elu(Tensor x, Tensor[] weights, Tensor[] biases) -> (Tensor, Tensor)",
+    _run,
+    _fake,
+    setup_context=setup_context,
+    backward=_backward,
+)
+_convolve_backward = operation(
+    "convolve_after_elu_backward(Tensor dy, Tensor active, Tensor[] weights, bool for_x, bool biased) "
+    "-> (Tensor, Tensor[], Tensor[])",
+    _run_backward,
+    _fake_backward,
+    backward=no_second_derivative,
+)
+
+
+def check(name: str, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> None:
+    """What all operations on activations (pixels, groups, rows, channels) demand."""
+    check_floats(name, x, *weights, *biases)
+    side = round(int(x.shape[0]) ** 0.5)
+    if x.dim() != 4 or side % TILE or side**2 != x.shape[0]:
+        raise ValueError(
+            f"{name}: x must be (pixels, groups, rows, channels) of a square map of whole {TILE} x {TILE} tiles, "
+            f"got {tuple(x.shape)}"
+        )
+    for bias, weight in zip(biases, weights, strict=True) if biases else ():
+        check_shape(name, "a bias", bias.shape, weight.shape[:1])
+
+
+def like(x: Tensor, channels: Size) -> Tensor:
+    """Memory for as many pixels, groups and rows as x has, in the same order, so that maps stay channels-last."""
     pixels, groups, rows, _ = x.shape
     if groups == 1 and x.stride(2) > x.stride(0):
         return x.new_empty(rows, pixels, channels).transpose(0, 1)[:, None]
@@ -71,16 +122,17 @@ def like(x: Tensor, channels: int) -> Tensor:
 
 
 def dense_channels(x: Tensor) -> Tensor:
+    """x, or a copy in which the channels of a pixel lie together."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def dense_kernel(weight: Tensor) -> Tensor:
-    """As winograd.c reads it: all of an output's taps lie together."""
+    """The kernel, or a copy, as winograd.c reads it: all taps of an output lie together."""
     return weight if weight.stride()[1:] == (9, 3, 1) else weight.contiguous()
 
 
 def _alike(weights: Sequence[Tensor]) -> list[Tensor]:
-    """Kernels of the same strides, where all of an output's lie together."""
+    """The kernels, or copies of them, with the same strides, where all taps of an output lie together."""
     if all(w.stride() == (weights[0].stride(0), 9, 3, 1) for w in weights):
         return list(weights)
     return [w.contiguous() for w in weights]
@@ -97,7 +149,7 @@ class Job(ctypes.Structure):
 
 
 def describe(job: Job, x: Tensor, like_e: Tensor, like_y: Tensor) -> None:
-    """Sizes and strides of activations."""
+    """Fill in the sizes and strides of x, of ELU(x) and its gradient, and of the result and its gradient."""
     pixels, job.groups, job.rows, job.inputs = x.shape
     job.outputs = like_y.shape[-1]
     job.side = round(pixels**0.5) // TILE
@@ -106,13 +158,8 @@ def describe(job: Job, x: Tensor, like_e: Tensor, like_y: Tensor) -> None:
     job.y_pixel, job.y_group, job.y_row, _ = like_y.stride()
 
 
-def _run(function: str, x: Tensor, like_e: Tensor, like_y: Tensor, weights: Sequence[Tensor], **arrays: Array) -> None:
+def _call(function: str, x: Tensor, like_e: Tensor, like_y: Tensor, weights: Sequence[Tensor], **arrays: Array) -> None:
     job = Job()
     describe(job, x, like_e, like_y)
     job.w_output = weights[0].stride(0)
-    call(getattr(compiled(), function), job, x=x, w=weights, **arrays)
-
-
-@cache
-def compiled() -> ctypes.CDLL | None:
-    return library(Path(__file__).with_suffix(".c"))
+    call(getattr(policy.functions("winograd"), function), job, x=x, w=weights, **arrays)

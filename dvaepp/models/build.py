@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from torch import nn
 
-from dvaepp.kernels import residual_chain, winograd
+from dvaepp.kernels import policy
 from dvaepp.kernels.convolution import ConvKernel
 from dvaepp.kernels.local_networks import LocalKernel
 from dvaepp.kernels.residual_chain import ResidualKernel
@@ -41,7 +41,7 @@ COMPILED: dict[type[nn.Module], type[nn.Module]] = {
 
 def with_kernels(model: M) -> M:
     """The same model with every module in its compiled form, or as it is without a compiler."""
-    if winograd.compiled() is not None and residual_chain.compiled() is not None:
+    if policy.on("winograd") or policy.on("residual_chain"):
         for module in model.modules():
             module.__class__ = COMPILED.get(type(module), type(module))
     return model

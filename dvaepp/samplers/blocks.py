@@ -11,11 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dvaepp.kernels.gibbs import MAX_SOURCES, sweeps_
 from dvaepp.priors.base import BoltzmannPrior, Conditional
 from dvaepp.samplers.noise import Noise
-
-MAX_SOURCES = 256  # the limit of the compiled sweeps: beyond, their tables leave the nearest cache
-
 
 FIELD_ERROR = 2e-3  # what float32 may at worst add to a logit; rounding errors nearly always cancel to far less
 
@@ -159,7 +157,7 @@ class BlockGibbs:
 
     def run(self, noise: Noise, num_sweeps: int) -> None:
         """Many sweeps at β = 1: in one call where the compiled kernel takes both sides of an RBM."""
-        if noise.kernel is None or not self._fits_kernel():
+        if not self._fits_kernel(noise):
             for _ in range(num_sweeps):
                 self.sweep(noise)
             return
@@ -167,16 +165,13 @@ class BlockGibbs:
         origin = noise.shard.first if noise.shard else 0
         biases = to_left.base + to_left.delta, to_right.base + to_right.delta
         matrices = to_left.target, to_right.target, to_right.weight.contiguous()
-        noise.kernel.sweeps(*matrices, *biases, num_sweeps, noise.key, noise.step + 1, noise.threads, origin)
+        sweeps_(*matrices, *biases, num_sweeps, noise.key, noise.step + 1, origin)
         noise.step += 2 * num_sweeps
         self._last_field_is_current = False
 
-    def _fits_kernel(self) -> bool:
-        return (
-            self._clamped is None
-            and self.order is None
-            and all(block.weight.shape[0] <= MAX_SOURCES for block in self.blocks)
-        )
+    def _fits_kernel(self, noise: Noise) -> bool:
+        free_rbm = self._clamped is None and self.order is None
+        return noise.compiled and free_rbm and max(self.blocks[0].weight.shape) <= MAX_SOURCES
 
     def gap(self) -> Tensor:
         """D(z) = -E(z) - c·z of each chain, (chains,) in float64, exact if the engine was asked for that."""

@@ -16,20 +16,19 @@ class Noise:
 
     def __init__(self, generator: torch.Generator | None, device: torch.device, shard: Shard | None = None) -> None:
         self.generator, self.device, self.shard = generator, device, shard
-        self.kernel = gibbs.load() if device.type == "cpu" else None
+        self.compiled = device.type == "cpu" and gibbs.available()
         self._key = torch.randint(0, 2**63 - 1, (), generator=generator, device=device)
-        self.key = int(self._key) if self.kernel is not None else 0  # elsewhere reading it would wait for the device
+        self.key = int(self._key) if self.compiled else 0  # elsewhere reading it would wait for the device
         self.step = 0
-        self.threads = torch.get_num_threads()
 
     def threshold_(self, acc: Tensor, base: Tensor, delta: Tensor, scale: Tensor | None, out: Tensor) -> None:
         """out[r] = 1[u < sigmoid(base + scale[r] (acc[r] + delta))], a fresh u for each element."""
         self.step += 1
         origin = self.shard.first if self.shard else 0
-        if self.kernel is None:
-            gibbs.threshold(acc, base, delta, scale, out, self._key, self.step, origin)
+        if self.compiled:
+            gibbs.threshold_(acc, base, delta, scale, out, self.key, self.step, origin)
         else:
-            self.kernel.threshold(acc, base, delta, scale, out, self.key, self.step, self.threads, origin)
+            gibbs.threshold(acc, base, delta, scale, out, self._key, self.step, origin)
 
     def uniform(self, *shape: int) -> Tensor:
         """Uniform noise for the few decisions that are not thresholds."""

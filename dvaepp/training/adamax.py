@@ -7,7 +7,6 @@ are views of one buffer, which `kernels.adamax` updates in few passes: the same 
 """
 
 from collections.abc import Iterable
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -30,8 +29,7 @@ class Adamax(torch.optim.Optimizer):
             flat = torch.cat([p.detach().reshape(-1) for p in tensors])
             group["flat"] = [flat, torch.zeros_like(flat), torch.zeros_like(flat)]
             group["step"] = 0
-            sizes = [p.numel() for p in tensors]
-            group["offsets"] = torch.tensor([0, *accumulate(sizes)], dtype=torch.int64, device="cpu")
+            group["sizes"] = sizes = [p.numel() for p in tensors]
             for p, *views in zip(tensors, *(buffer.split(sizes) for buffer in group["flat"]), strict=True):
                 theta, m, u = (view.view(p.shape) for view in views)
                 p.data = theta
@@ -49,7 +47,7 @@ class Adamax(torch.optim.Optimizer):
                 theta,
                 m,
                 u,
-                group["offsets"],
+                group["sizes"],
                 [p.grad for p in group["params"]],
                 rate=rate,
                 betas=group["betas"],

@@ -5,17 +5,14 @@ other conditions goes on as a run with the same seed would there: equally good, 
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from dvaepp import ranks
-from dvaepp.kernels import build
+from dvaepp.kernels import policy
 from dvaepp.recipes.schema import Recipe
 from dvaepp.version import __version__
-
-KERNELS = Path(build.__file__).parent
 
 
 def conditions(recipe: Recipe, device: str) -> dict[str, str | int]:
@@ -33,8 +30,7 @@ def conditions(recipe: Recipe, device: str) -> dict[str, str | int]:
 
 
 def _kernels() -> str:
-    working = [source.stem for source in sorted(KERNELS.glob("*.c")) if build.library(source) is not None]
-    return " ".join(working) or "none"
+    return " ".join(name for name in policy.KERNELS if policy.on(name)) or "none"
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

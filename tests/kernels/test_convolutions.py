@@ -11,7 +11,13 @@ from torch.nn.functional import conv2d, elu
 from dvaepp.kernels import policy, residual_chain, wide, winograd
 from dvaepp.kernels.convolution import convolve_after_elu, pixels_after_elu
 from dvaepp.models.build import with_kernels
+from dvaepp.networks.convolution import Conv
 from dvaepp.networks.residual import Residual
+
+WIDE_NODE, CONVOLVE_NODE, CHAIN_NODE = (
+    f"GeneratedBackwardFor_dvaepp_{name}_defaultBackward"
+    for name in ("wide_after_elu", "convolve_after_elu", "residual_chain")
+)
 
 # pixels, groups, rows, inputs, outputs: whole vectors of channels and parts of them, blocks of rows and their rests
 SHAPES = [
@@ -28,7 +34,7 @@ SHAPES = [
 
 @pytest.fixture(autouse=True)
 def _needs_a_compiler() -> None:
-    if winograd.compiled() is None or residual_chain.compiled() is None:
+    if not (policy.on("winograd") and policy.on("residual_chain")):
         pytest.skip("no C compiler here, or DVAEPP_KERNEL=off")
 
 
@@ -105,17 +111,6 @@ def test_the_number_of_threads_changes_gradients_of_parameters_by_rounding_and_n
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5 * float(a.abs().max()))
 
 
-@pytest.mark.parametrize("case", ["float64", "meta"])
-def test_wrong_types_and_devices_are_refused_before_any_memory_is_touched(case: str) -> None:
-    x, weight, bias = _case((16, 1, 12, 16, 32))
-    bad = x.double() if case == "float64" else x.to("meta")
-    with pytest.raises(TypeError, match=r"compiled functions take float32 on a CPU"):
-        winograd.after_elu(bad, [weight], [bias])
-    blocks = [[Residual(16, 16)]]
-    with pytest.raises(TypeError, match=r"compiled functions take float32 on a CPU"):
-        residual_chain.chain(blocks, bad.detach(), bad.detach())
-
-
 # pixels, rows, inputs of each kernel, outputs of a kernel
 WIDE = [
     (16, 1, [480], 48),
@@ -186,9 +181,6 @@ def test_without_biases_or_gradients_of_the_input_or_of_the_weights() -> None:
     assert torch.equal(alone, slopes[2])
     (alone,) = torch.autograd.grad(*_against(winograd.after_elu(x, [weight.detach()], [bias.detach()]), [x]))
     assert torch.equal(alone, slopes[1])
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        (slope,) = torch.autograd.grad(winograd.after_elu(x, [weight]).square().sum(), x, create_graph=True)
-        slope.sum().backward()
 
 
 def _against(y: Tensor, tensors: list[Tensor]) -> tuple[Tensor, list[Tensor], Tensor]:
@@ -233,7 +225,7 @@ def test_a_block_of_maps_uses_it_and_keeps_them_channels_last(channels: int, siz
     y = block(x)
     assert y.is_contiguous(memory_format=torch.channels_last)
     names = {type(node).__name__ for node in _nodes(y)}
-    assert ("_WideBackward" if channels > 100 else "_InTheCacheBackward") in names
+    assert WIDE_NODE in names if channels > 100 else CONVOLVE_NODE in names
     found = _with_gradients(y, tensors)
     double = Residual(channels, channels).double()
     double.load_state_dict({name: value.double() for name, value in block.state_dict().items()})
@@ -254,7 +246,9 @@ def _nodes(y: Tensor) -> Iterator[object]:
 def test_convolutions_it_does_not_take_go_the_plain_way() -> None:
     x, weight, bias = torch.randn(2, 64, 6, 6), torch.randn(64, 64, 3, 3), torch.randn(64)
     expected = conv2d(elu(x), weight, bias, padding=1)
-    torch.testing.assert_close(convolve_after_elu(x, weight, bias, ""), expected, rtol=0, atol=1e-4)
+    conv = Conv(64, 64)
+    conv.weight.data, conv.bias.data = weight, bias
+    torch.testing.assert_close(convolve_after_elu(x, conv), expected, rtol=0, atol=1e-4)
     pixels = x.permute(2, 3, 0, 1).flatten(0, 1)
     found = pixels_after_elu(pixels, weight) + bias
     torch.testing.assert_close(found, expected.permute(2, 3, 0, 1).flatten(0, 1), rtol=0, atol=1e-4)
@@ -280,7 +274,7 @@ def test_excitation_in_one_pass_equals_the_layers(shape: tuple[int, int, int, in
     parameters = residual_chain._excitations([block.excitation for block in blocks])
     with threads(number):
         y = residual_chain.chain([blocks], first, skip)
-        assert type(y.grad_fn).__name__ == "_ChainBackward"
+        assert type(y.grad_fn).__name__ == CHAIN_NODE
         found = _with_gradients(y, [first, skip, *parameters])
     parts = [block.excitation.double() for block in blocks]  # their parameters are new
     first, skip = (t.detach().double().requires_grad_() for t in (first, skip))
@@ -321,7 +315,7 @@ def test_a_chain_is_one_node_and_equals_its_blocks(
     blocks = [list(place) for place in zip(*networks, strict=True)]
     with threads(number):
         y = residual_chain.chain(blocks, first, skip)
-        assert type(y.grad_fn).__name__ == "_ChainBackward"
+        assert type(y.grad_fn).__name__ == CHAIN_NODE
         found = _with_gradients(y, [first, skip, *used])
     for parameter in parameters:
         parameter.data = parameter.data.double()
@@ -381,7 +375,7 @@ def test_a_block_on_maps_is_one_node_after_its_first_convolution(
     parameters = [*block.second.parameters(), *block.excitation.parameters()]
     with threads(number):
         y = residual_chain._after_first(block, first, skip)
-        assert "_ChainBackward" in {type(node).__name__ for node in _nodes(y)}
+        assert CHAIN_NODE in {type(node).__name__ for node in _nodes(y)}
         assert y.is_contiguous(memory_format=torch.channels_last)
         found = _with_gradients(y, [first, skip, *parameters])
     w, b, w1, b1, w2, b2 = exact = [p.detach().double().requires_grad_() for p in parameters]

@@ -1,0 +1,69 @@
+"""Compiled functions as operations of torch, so that autograd, compilers and other devices know what they do.
+
+An operation has a schema, which names the arguments that it changes, a function for tensors on a CPU, and a fake one,
+which gives the shapes of the results without touching memory. `torch.library.custom_op` would register the same; the
+lower level that is used here costs a few microseconds less in every call.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+Size = int | torch.SymInt  # compilers pass symbols for sizes
+LIBRARY = torch.library.Library("dvaepp", "DEF")
+
+
+def operation(
+    schema: str,
+    run: Callable[..., Any],
+    fake: Callable[..., Any],
+    *,
+    setup_context: Callable[..., None] | None = None,
+    backward: Callable[..., Any] | None = None,
+) -> Callable[..., Any]:
+    """Register `torch.ops.dvaepp.<name>` and return it; `backward` as `torch.library.register_autograd` takes it."""
+    name = schema.split("(", 1)[0]
+    LIBRARY.define(schema)
+    LIBRARY.impl(name, run, "CPU")
+    torch.library.register_fake(f"dvaepp::{name}", fake, lib=LIBRARY)
+    if backward is not None:
+        torch.library.register_autograd(f"dvaepp::{name}", backward, setup_context=setup_context, lib=LIBRARY)
+    return getattr(torch.ops.dvaepp, name).default
+
+
+def no_second_derivative(ctx: Any, *_: Any) -> None:
+    """The backward pass of an operation that is itself a backward pass."""
+    raise RuntimeError(
+        "compiled convolutions have no second derivative; DVAEPP_KERNEL=off or a model in float64 takes the plain form"
+    )
+
+
+def check_floats(name: str, *tensors: Tensor | None, dtype: torch.dtype = torch.float32) -> None:
+    """Refuse tensors of another type, or on several devices, before any of their memory is read."""
+    found = [t for t in tensors if t is not None]
+    for t in found:
+        if t.dtype is not dtype or t.device != found[0].device:
+            wrong = f"{t.dtype} on {t.device}"
+            wanted = str(dtype).removeprefix("torch.")
+            raise TypeError(f"{name}: compiled functions take {wanted} on a CPU, all on one device, got {wrong}")
+
+
+def check_shape(name: str, argument: str, found: Sequence[Any], shape: Sequence[Any]) -> None:
+    """Refuse a shape that would let C read or write outside of a tensor."""
+    if tuple(found) != tuple(shape):
+        raise ValueError(f"{name}: {argument} must have shape {tuple(shape)}, got {tuple(found)}")
+
+
+def check_dense(name: str, **tensors: Tensor) -> None:
+    """Refuse layouts with gaps in a tensor that is changed in place, of which a copy would not do."""
+    for argument, tensor in tensors.items():
+        if not tensor.is_contiguous():
+            raise ValueError(f"{name}: {argument} must be contiguous, got strides {tensor.stride()}")
+
+
+def changed(*tensors: Tensor) -> None:
+    """Tell autograd that C has written into these tensors."""
+    increment_version([t for t in tensors if not t.is_inference()])

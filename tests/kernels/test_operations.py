@@ -1,0 +1,213 @@
+"""Every compiled function as an operation of torch: schema, fake, autograd, and refusal of what C could not read."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.library import opcheck
+
+from dvaepp.errors import UsageError
+from dvaepp.kernels import adamax, bernoulli, gibbs, policy, residual_chain, wide, winograd
+from dvaepp.networks.residual import Residual
+
+Case = tuple[Callable[..., Any], tuple[Any, ...]]
+
+needs_a_compiler = pytest.mark.skipif(
+    not all(policy.on(kernel) for kernel in policy.KERNELS), reason="no C compiler here, or DVAEPP_KERNEL is set"
+)
+
+
+def _random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _bits(*shape: int) -> Tensor:
+    return (_random(*shape) > 0).float()
+
+
+def _leaves(*shape: int, count: int = 2) -> list[Tensor]:
+    return [_random(*shape, seed=k).requires_grad_() for k in range(count)]
+
+
+def _convolution() -> tuple[Any, ...]:
+    return _random(16, 2, 3, 20).requires_grad_(), _leaves(5, 20, 3, 3), _leaves(5)
+
+
+def _wide() -> tuple[Any, ...]:
+    weights = [_random(16, inputs, 3, 3).requires_grad_() for inputs in (16, 32)]
+    return _random(64, 1, 3, 32).requires_grad_(), weights, _leaves(16)
+
+
+def _chain(blocks: int = 2) -> tuple[Any, ...]:
+    g = torch.Generator().manual_seed(0)
+    networks = [[Residual(a, b, generator=g) for _ in range(2)] for a, b in ((8, 32), (32, 16))[:blocks]]
+    layers = residual_chain._layers(networks)
+    first, skip = _leaves(16, 2, 3, 32)
+    return first, skip, [p for layer in layers for p in layer.parameters], residual_chain._letters(layers), False
+
+
+def _forward(name: str) -> Case:
+    cases: dict[str, Callable[[], Case]] = {
+        "log_prob": lambda: (bernoulli._log_prob, (_bits(3, 7), _random(2, 3, 7).requires_grad_(), True)),
+        "log_prob, no slope": lambda: (bernoulli._log_prob, (_bits(3, 7), _random(2, 3, 7), False)),
+        "threshold": lambda: (gibbs.threshold_, (*_threshold(torch.float32), 5, 1, 0)),
+        "threshold, float64": lambda: (gibbs.threshold_, (*_threshold(torch.float64), 5, 1, 0)),
+        "sweeps": lambda: (gibbs.sweeps_, (*_rbm(), 3, 5, 1, 0)),
+        "adamax": lambda: (adamax._adamax, (*_buffers(), 0.1, 0.9, 0.999, 1e-8, 0.01)),
+        "convolution": lambda: (winograd._convolve, _convolution()),
+        "convolution, no bias": lambda: (winograd._convolve, (*_convolution()[:2], [])),
+        "wide": lambda: (wide._wide, _wide()),
+        "chain": lambda: (residual_chain._chain, _chain()),
+        "chain of one block": lambda: (residual_chain._chain, _chain(1)),
+    }
+    return cases[name]()
+
+
+def _threshold(dtype: torch.dtype) -> tuple[Tensor, ...]:
+    return tuple(t.to(dtype) for t in (_random(5, 7), _random(7), _random(7, seed=1), _random(5).abs(), _bits(5, 7)))
+
+
+def _rbm() -> tuple[Tensor, ...]:
+    return _bits(5, 7), _bits(5, 4), _random(7, 4), _random(7), _random(4)
+
+
+def _buffers() -> tuple[Any, ...]:
+    return _random(10), _random(10, seed=1), _random(10, seed=2).abs(), [4, 6], [_random(2, 2), None]
+
+
+def _backward(name: str) -> Case:
+    """The operation behind a gradient, on what its forward pass gave."""
+    operation, arguments = _forward(name)
+    result, *kept = operation(*arguments)
+    dy, rest = torch.ones_like(result), [_detached(a) for a in kept]
+    if name == "chain":
+        return residual_chain._chain_backward, (dy, *rest, _detached(arguments[2]), *arguments[3:])
+    function = winograd._convolve_backward if name == "convolution" else wide._wide_backward
+    return function, (dy, *rest, _detached(arguments[1]), True, True)
+
+
+def _detached(value: Any) -> Any:
+    return [t.detach() for t in value] if isinstance(value, list) else value.detach()
+
+
+NAMES = ["log_prob", "log_prob, no slope", "threshold", "threshold, float64", "sweeps", "adamax"]
+NAMES += ["convolution", "convolution, no bias", "wide", "chain", "chain of one block"]
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("name", NAMES)
+def test_torch_finds_nothing_wrong_with_an_operation(name: str) -> None:
+    """Its schema names all that it changes, its fake gives the right shapes and strides, autograd is registered."""
+    operation, arguments = _forward(name)
+    assert set(opcheck(operation, arguments).values()) == {"SUCCESS"}
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("name", ["convolution", "wide", "chain"])
+def test_torch_finds_nothing_wrong_with_a_backward_pass(name: str) -> None:
+    operation, arguments = _backward(name)
+    assert set(opcheck(operation, arguments).values()) == {"SUCCESS"}
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("name", ["convolution", "wide", "chain"])
+def test_a_second_derivative_is_refused_with_a_word(name: str) -> None:
+    operation, arguments = _forward(name)
+    y = operation(*arguments)[0]
+    (slope,) = torch.autograd.grad(y.square().sum(), arguments[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivative; DVAEPP_KERNEL=off"):
+        slope.sum().backward()
+
+
+def _replaced(arguments: tuple[Any, ...], place: int, change: Callable[[Tensor], Tensor]) -> tuple[Any, ...]:
+    value = arguments[place]
+    new = [change(value[0]), *value[1:]] if isinstance(value, list) else change(value)
+    return (*arguments[:place], new, *arguments[place + 1 :])
+
+
+# which argument of an operation is made wrong
+TYPED = [("log_prob", 1), ("threshold", 1), ("sweeps", 2), ("adamax", 4)]
+TYPED += [("convolution", 0), ("convolution", 1), ("wide", 2), ("chain", 0), ("chain", 2)]
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("name, place", TYPED)
+@pytest.mark.parametrize("change", [Tensor.double, Tensor.half, Tensor.int, lambda t: t.to("meta")])
+def test_wrong_types_and_devices_are_refused(name: str, place: int, change: Callable[[Tensor], Tensor]) -> None:
+    operation, arguments = _forward(name)
+    with pytest.raises(TypeError, match="compiled functions take float32 on a CPU"):
+        operation(*_replaced(arguments, place, change))
+
+
+SHAPED = [("log_prob", 0), *TYPED[1:], ("threshold", 3), ("threshold", 4), ("sweeps", 0), ("sweeps", 1), ("sweeps", 4)]
+SHAPED += [("adamax", 0), ("adamax", 2), ("chain", 1)]
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("name, place", SHAPED)
+def test_wrong_shapes_are_refused(name: str, place: int) -> None:
+    """One more line than there should be, along the first axis and along the last."""
+    operation, arguments = _forward(name)
+    for axis in (0, -1):
+        with pytest.raises(ValueError, match="must"):
+            operation(*_replaced(arguments, place, lambda t: torch.cat([t, t.narrow(axis, 0, 1)], axis)))  # noqa: B023
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("name, place", [("sweeps", 0), ("sweeps", 2), ("threshold", 4), ("threshold", 0)])
+def test_layouts_that_c_does_not_read_are_refused(name: str, place: int) -> None:
+    operation, arguments = _forward(name)
+    with pytest.raises(ValueError, match="must (be contiguous|lie together)"):
+        operation(*_replaced(arguments, place, lambda t: t.t().contiguous().t()))
+
+
+@needs_a_compiler
+def test_maps_that_tiles_do_not_cover_are_refused() -> None:
+    x, weights, biases = _convolution()
+    with pytest.raises(ValueError, match="square map of whole 4 x 4 tiles"):
+        winograd._convolve(torch.cat([x, x]), weights, biases)
+    x, weights, biases = _wide()
+    with pytest.raises(ValueError, match="multiples of 16"):
+        wide._wide(x, [w[:, :15] for w in weights], biases)
+    with pytest.raises(ValueError, match="at most 256 units"):
+        gibbs.sweeps_(_bits(2, 300), _bits(2, 3), _random(300, 3), _random(300), _random(3), 1, 1, 1, 0)
+
+
+@needs_a_compiler
+def test_autograd_knows_what_was_changed() -> None:
+    left, right, *machine = _rbm()
+    before = left._version
+    gibbs.sweeps_(left, right, *machine, 1, 5, 1, 0)
+    assert left._version > before
+
+
+@needs_a_compiler
+def test_functional_transforms_take_the_plain_form() -> None:
+    x, logits = _bits(3, 7), _random(3, 7)
+    expected = x - torch.sigmoid(logits)
+    slope = torch.func.grad(lambda free: bernoulli.log_prob(x, free).sum())(logits)
+    torch.testing.assert_close(slope, expected)
+    each = torch.func.vmap(torch.func.grad(lambda free, y: bernoulli.log_prob(y, free)))(logits, x)
+    torch.testing.assert_close(each, expected)
+
+
+@needs_a_compiler
+def test_compiled_graphs_hold_the_operations() -> None:
+    done = subprocess.run([sys.executable, "-m", "tests.kernels.compiling"], capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["log_prob", "blocks", "local networks"], done.stderr
+
+
+def test_kernels_are_switched_off_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    for setting, expected in [("", set()), ("on", set()), ("OFF", set(policy.KERNELS)), ("0", set(policy.KERNELS))]:
+        monkeypatch.setenv("DVAEPP_KERNEL", setting)
+        assert policy.switched_off() == expected
+    monkeypatch.setenv("DVAEPP_KERNEL", "-gibbs, -winograd")
+    assert policy.switched_off() == {"gibbs", "winograd"} and not policy.on("gibbs")
+    for wrong in ("gibbs", "-nosuch", "off,-gibbs"):
+        monkeypatch.setenv("DVAEPP_KERNEL", wrong)
+        with pytest.raises(UsageError, match=f"DVAEPP_KERNEL={wrong}: expected off, on, or kernels to switch off"):
+            policy.on("gibbs")
