@@ -59,7 +59,7 @@ def cost(recipe: Recipe, image_shape: Sequence[int] | None = None) -> Cost:
         size * tally.stored.total(),
         size * tally.touched.total(),
         size * tally.evaluated.most_common(1)[0][1],
-        size * CHAINED * units if undirected else 0,
+        size * CHAINED * units * recipe.chains.make().states_per_chain if undirected else 0,
         {name: sums.most_common(1)[0][0] for name, sums in tally.sums().items()},
     )
 

@@ -1,8 +1,9 @@
 """What a run is: a tree of frozen models that refuse unknown keys. Written as JSON beside each run, and read back."""
 
+import dataclasses
 import inspect
 import re
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
@@ -10,6 +11,9 @@ from dvaepp.errors import UsageError
 from dvaepp.recipes.section import Section
 from dvaepp.recipes.smoothing import Annealed as Annealed
 from dvaepp.recipes.smoothing import Smoothing as Smoothing
+
+if TYPE_CHECKING:
+    from dvaepp.samplers import Sampler
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Units = Annotated[int, Field(ge=1, le=100_000)]
@@ -206,10 +210,43 @@ class Optimizer(Section):
 
 
 class Chains(Section):
-    """Persistent chains behind the gradient of log Z (App. E)."""
+    """Persistent chains behind the gradient of log Z (App. E), and the sampler that moves them, by its file's stem.
+
+    Of the samplers, `gibbs` keeps its chains from step to step, `tempering` keeps them at all its temperatures, and
+    `dimod` (simulated annealing, or another sampler of dwave-samplers) draws them afresh.
+    """
 
     num_chains: Annotated[int, Field(ge=1, le=1_000_000)] = 100
     num_sweeps: Annotated[int, Field(ge=1, le=100_000)] = 40
+    sampler: str = "gibbs"
+    options: dict[str, int | str] = {}
+
+    @model_validator(mode="after")
+    def _makeable(self) -> "Chains":
+        from dvaepp.samplers import MEMBERS
+
+        if self.sampler not in MEMBERS:
+            raise ValueError(f"no sampler called {self.sampler[:40]!r}; there are {', '.join(sorted(MEMBERS))}")
+        known = {field.name: field.default for field in dataclasses.fields(MEMBERS[self.sampler])}
+        simple = [name for name, default in known.items() if isinstance(default, int | str)]
+        for key, value in self.options.items():
+            if key not in simple:
+                raise ValueError(f"options: {self.sampler} takes {' and '.join(simple) or 'none'}, not {key[:40]!r}")
+            if type(value) is not type(known[key]):
+                raise ValueError(f"options.{key} is {_A[type(known[key])]}, not {str(value)[:40]!r}")
+        self.make()
+        return self
+
+    def make(self) -> "Sampler":
+        """The sampler with its options."""
+        from dvaepp.samplers import MEMBERS
+
+        member: Any = MEMBERS[self.sampler]
+        made: Sampler = member(**self.options)
+        return made
+
+
+_A = {int: "a whole number", str: "a name"}
 
 
 class Training(Section):

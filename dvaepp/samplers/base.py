@@ -1,17 +1,68 @@
-"""The protocol of a sampler: chains in, chains out."""
+"""What a sampler of Boltzmann priors owes training: chains in, chains out.
 
-from typing import Protocol, runtime_checkable
+A member is a frozen dataclass in a file of this folder, and the file's stem is its name in a recipe
+(`chains.sampler=tempering`); its fields are the options (`chains.options`). All that it must remember from one step to
+the next is in the record of its chains, so that a checkpoint saves it and a resumed run goes on bit for bit.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from dvaepp.errors import UsageError
 from dvaepp.priors.base import BoltzmannPrior
+from dvaepp.ranks import Shard
 
 
-@runtime_checkable
-class Sampler(Protocol):
-    """Anything that advances chains (chains, units) of a prior; `gibbs` is one."""
+class Chains(NamedTuple):
+    """Persistent chains z (chains, units) and how many sweeps they have made; of many processes each has a `shard`.
 
-    def __call__(
-        self, prior: BoltzmannPrior, z: Tensor, num_sweeps: int, generator: torch.Generator | None = None
-    ) -> Tensor: ...
+    `hot` (chains, levels, units) are a tempered sampler's chains at higher temperatures, of which z is the last level.
+    """
+
+    z: Tensor
+    num_sweeps: int
+    shard: Shard | None = None
+    hot: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Sampler(ABC):
+    """Draws the samples whose mean energy has the gradient of log Z (App. E)."""
+
+    takes_shards: ClassVar[bool] = False
+    """Whether the chains may be spread over many processes."""
+
+    @property
+    def states_per_chain(self) -> int:
+        """How many states a chain holds, for the count of memory."""
+        return 1
+
+    def init(
+        self,
+        prior: BoltzmannPrior,
+        num_chains: int,
+        generator: torch.Generator | None = None,
+        shard: Shard | None = None,
+    ) -> Chains:
+        """Chains of fair coins."""
+        if num_chains < 1:
+            raise UsageError(f"num_chains must be at least 1, got {num_chains}")
+        if shard is not None and not self.takes_shards:
+            raise UsageError(f"{type(self).__name__} runs in one process: chains.sampler=gibbs takes many")
+        z = fair_coins((num_chains, prior.num_units), prior, generator)
+        return Chains(z if shard is None else z[shard.first : shard.last], 0, shard)
+
+    @abstractmethod
+    def step(
+        self, prior: BoltzmannPrior, chains: Chains, num_sweeps: int, generator: torch.Generator | None = None
+    ) -> Chains:
+        """Advance the chains by so many sweeps of the prior as it is now."""
+
+
+def fair_coins(shape: tuple[int, ...], prior: BoltzmannPrior, generator: torch.Generator | None) -> Tensor:
+    noise = torch.rand(shape, generator=generator, dtype=torch.float32, device=prior.couplings().bias.device)
+    return (noise < 0.5).float()

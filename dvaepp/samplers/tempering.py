@@ -11,6 +11,7 @@ equal shares of Λ give equal rates, and Λ / (1 - target) pairs give the target
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,8 @@ from torch import Tensor
 
 from dvaepp.errors import UsageError
 from dvaepp.priors.base import BoltzmannPrior
+from dvaepp.ranks import Shard
+from dvaepp.samplers.base import Chains, Sampler, fair_coins
 from dvaepp.samplers.blocks import BlockGibbs, base_from_pilot
 from dvaepp.samplers.noise import Noise
 
@@ -43,7 +46,13 @@ class Tempering:
     """
 
     def __init__(
-        self, prior: BoltzmannPrior, ladder: Sequence[float], num_replicas: int, base_logits: Tensor, noise: Noise
+        self,
+        prior: BoltzmannPrior,
+        ladder: Sequence[float],
+        num_replicas: int,
+        base_logits: Tensor,
+        noise: Noise,
+        first_swap: int = 0,
     ) -> None:
         check_ladder(ladder)
         if num_replicas < 1:
@@ -58,7 +67,7 @@ class Tempering:
         self._set_scale()
         self._swap_probability = np.zeros(self.num_levels - 1)
         self._swap_tries = np.zeros(self.num_levels - 1)
-        self._parity = 0
+        self._parity = first_swap  # 0: the pairs (0, 1), (2, 3), ... come first
         self.round_trips = 0
         self._been_top = np.zeros(num_replicas * self.num_levels, dtype=bool)
         self._been_bottom_since = self._been_top.copy()
@@ -120,6 +129,57 @@ class Tempering:
         """The chains now at a level of the ladder (default: the prior itself), (replicas, units)."""
         rows = self._first_row[:, 0] + self.row_of[:, level]
         return self.engine.states()[torch.from_numpy(rows).to(self.engine.device)]
+
+
+@dataclass(frozen=True)
+class TemperingSampler(Sampler):
+    """Parallel tempering on persistent ladders: for priors whose modes lie so far apart that Gibbs chains stay in one.
+
+    Every chain is a replica with `num_temperatures` levels, equally spaced from β = 0, where couplings are off and
+    biases stay, to the prior itself. All levels persist from step to step, so that states need not travel from hot to
+    cold within one step. A sweep costs `num_temperatures` times one of Gibbs.
+
+    >>> chains = pcd.init(prior, 100, generator, sampler=TemperingSampler(num_temperatures=8))
+    """
+
+    num_temperatures: int = 8
+
+    @property
+    def states_per_chain(self) -> int:
+        return self.num_temperatures
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.num_temperatures <= MAX_TEMPERATURES:
+            raise UsageError(f"num_temperatures must be from 2 to {MAX_TEMPERATURES}, got {self.num_temperatures}")
+
+    def init(
+        self,
+        prior: BoltzmannPrior,
+        num_chains: int,
+        generator: torch.Generator | None = None,
+        shard: Shard | None = None,
+    ) -> Chains:
+        chains = super().init(prior, num_chains, generator, shard)
+        shape = (num_chains, self.num_temperatures - 1, prior.num_units)
+        return chains._replace(hot=fair_coins(shape, prior, generator))
+
+    @torch.no_grad()
+    def step(
+        self, prior: BoltzmannPrior, chains: Chains, num_sweeps: int, generator: torch.Generator | None = None
+    ) -> Chains:
+        prior.check()
+        if chains.hot is None or chains.hot.shape[1] != self.num_temperatures - 1:
+            raise UsageError(f"these chains are not of a sampler with {self.num_temperatures} temperatures")
+        bias = prior.couplings().bias.detach()
+        ladder = [level / (self.num_temperatures - 1) for level in range(self.num_temperatures)]
+        noise = Noise(generator, bias.device)
+        run = Tempering(prior, ladder, len(chains.z), bias, noise, first_swap=chains.num_sweeps % 2)
+        run.engine.set_states(torch.cat([chains.hot, chains.z[:, None]], 1).flatten(0, 1))
+        for _ in range(num_sweeps):
+            run.sweep()
+        levels = torch.stack([run.states(level) for level in range(self.num_temperatures)], 1)
+        hot, z = levels[:, :-1].to(chains.z.dtype), levels[:, -1].to(chains.z.dtype)
+        return Chains(z, chains.num_sweeps + num_sweeps, chains.shard, hot)
 
 
 @torch.no_grad()

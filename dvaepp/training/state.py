@@ -18,7 +18,7 @@ from dvaepp.models.dvaepp import DVAE, Architecture
 from dvaepp.models.feedforward import FeedForward
 from dvaepp.recipes import budget
 from dvaepp.recipes.schema import Convolutional, Recipe
-from dvaepp.samplers import pcd
+from dvaepp.samplers import Chains, pcd
 from dvaepp.training import checkpoint
 from dvaepp.training.adamax import Adamax
 from dvaepp.training.bounds import Model
@@ -49,7 +49,7 @@ class State(NamedTuple):
 
     model: Model
     optimizer: torch.optim.Optimizer
-    chains: pcd.Chains | None
+    chains: Chains | None
     generator: torch.Generator
     step: int
     log_z: float = 0.0
@@ -67,7 +67,8 @@ def build(recipe: Recipe, dataset: Dataset, device: str = "cpu") -> State:
     optimizer = build_optimizer(recipe, model)
     chains = None
     if model.prior is not None:
-        chains = pcd.init(model.prior, recipe.chains.num_chains, generator, _chain_shard(recipe.chains.num_chains))
+        number = recipe.chains.num_chains
+        chains = pcd.init(model.prior, number, generator, _chain_shard(number), recipe.chains.make())
     estimator, own_optimizer = _build_estimator(recipe, model, device)
     log_z = estimate_log_z(model, generator)
     return State(model, optimizer, chains, generator, 0, log_z, Progress(), estimator, own_optimizer)
@@ -183,6 +184,8 @@ def save(folder: Path, state: State, recipe: Recipe, about: dict[str, Any], best
     record: dict[str, Any] = {"step": state.step, "log_z": state.log_z, "progress": progress, **about}
     if chains is not None:
         tensors["chains"] = chains.z
+        if chains.hot is not None:
+            tensors["hot_chains"] = chains.hot
         record["chain_sweeps"] = chains.num_sweeps
     for index, parameter in enumerate(_parameters(state.optimizer)):
         tensors |= checkpoint.with_prefix(f"optimizer.{index}", state.optimizer.state[parameter])
@@ -214,7 +217,7 @@ def restore(state: State, saved: checkpoint.Checkpoint) -> State:
     if "chains" in tensors:
         shard = _chain_shard(len(tensors["chains"]))
         z = tensors["chains"] if shard is None else tensors["chains"][shard.first : shard.last]
-        chains = pcd.Chains(z, record["chain_sweeps"], shard)
+        chains = Chains(z, record["chain_sweeps"], shard, tensors.get("hot_chains"))
     progress: dict[str, Any] = {name: -math.inf if v is None else v for name, v in record["progress"].items()}
     progress.setdefault("validated", record["step"])  # schema 1 was written at validations
     return state._replace(chains=chains, step=record["step"], log_z=record["log_z"], progress=Progress(**progress))

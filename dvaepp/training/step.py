@@ -38,7 +38,8 @@ def update(recipe: Recipe, state: State, x: Tensor, shard: Shard | None = None) 
     if state.estimator is not None:
         return _estimated_update(recipe, state, x)
     if state.model.prior is not None and state.chains is not None:
-        chains = pcd.step(state.model.prior, state.chains, state.generator, recipe.chains.num_sweeps)
+        c = recipe.chains
+        chains = pcd.step(state.model.prior, state.chains, state.generator, c.num_sweeps, c.make())
         state = state._replace(chains=chains)
         if recipe.training.kl_balance and sums_exactly(state.model):
             state = state._replace(log_z=estimate_log_z(state.model, state.generator))

@@ -100,11 +100,21 @@ def _resumable(name: str, images: Path) -> Recipe:
     return recipes.build(name, size, [f"{key}={value}" for key, value in changes.items()])
 
 
-@pytest.mark.parametrize("name", ["table2.rbm", "table2.marginal", "table1.rebar", "table3.rbm"])
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("table2.rbm", []),
+        ("table2.rbm", ["chains.sampler=tempering", 'chains.options={"num_temperatures": 3}']),
+        ("table2.rbm", ["chains.sampler=dimod"]),
+        ("table2.marginal", []),
+        ("table1.rebar", []),
+        ("table3.rbm", []),
+    ],
+)
 def test_a_resumed_run_equals_an_unbroken_one(
-    name: str, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, changes: list[str], images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = _resumable(name, images)
+    recipe = recipes.override(_resumable(name, images), changes)
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     train(recipe, whole, say=_quiet)
 

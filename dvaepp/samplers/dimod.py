@@ -1,0 +1,71 @@
+"""Any dimod sampler as ours, e.g. simulated annealing of dwave-samplers (extra `dwave`)."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dvaepp.errors import UsageError
+from dvaepp.priors.base import BoltzmannPrior
+from dvaepp.priors.bqm import to_bqm
+from dvaepp.samplers.base import Chains, Sampler
+
+
+@dataclass(frozen=True)
+class DimodSampler(Sampler):
+    """Draw every chain afresh with `sampler.sample(bqm, num_reads=..., **options)`, the energy that of the prior.
+
+    `sampler` is a dimod sampler, or the name of a class of `dwave.samplers`. Options that a sampler calls otherwise go
+    into `options`; those named in `given` are filled in for it. An annealer samples the Boltzmann distribution only as
+    far as it ends at β = 1 slowly enough: simulated annealing goes from `beta_range` 0.1 to 1 unless told otherwise.
+    With a seed, as here, samples depend on the generator and the prior alone.
+
+    >>> sampler = DimodSampler("SimulatedAnnealingSampler", options={"beta_range": [0.1, 1.0]})
+    >>> chains = pcd.step(prior, chains, generator, sampler=sampler)
+    """
+
+    sampler: Any = "SimulatedAnnealingSampler"
+    options: dict[str, Any] = field(default_factory=dict)
+    given: tuple[str, ...] = ("num_sweeps", "seed")
+
+    def __post_init__(self) -> None:
+        _solver(self.sampler)
+
+    def step(
+        self, prior: BoltzmannPrior, chains: Chains, num_sweeps: int, generator: torch.Generator | None = None
+    ) -> Chains:
+        z = self.draw(prior, chains.z, num_sweeps, generator)
+        return chains._replace(z=z, num_sweeps=chains.num_sweeps + num_sweeps)
+
+    def draw(self, prior: BoltzmannPrior, z: Tensor, num_sweeps: int, generator: torch.Generator | None) -> Tensor:
+        """As many samples as z has, of its type and on its device."""
+        prior.check_states(z)
+        device = "cpu" if generator is None else generator.device
+        seed = int(torch.randint(0, 2**31 - 1, (), generator=generator, device=device))
+        known = {"num_sweeps": num_sweeps, "seed": seed}
+        solver = _solver(self.sampler)
+        annealing = {"beta_range": [0.1, 1.0]} if type(solver).__name__ == "SimulatedAnnealingSampler" else {}
+        options = annealing | {name: known[name] for name in self.given} | self.options
+        samples = solver.sample(to_bqm(prior), num_reads=len(z), **options)
+        columns = [samples.variables.index(unit) for unit in range(prior.num_units)]
+        states = np.asarray(samples.record.sample)[:, columns]
+        if str(samples.vartype) == "Vartype.SPIN" or samples.vartype.name == "SPIN":
+            states = (states + 1) // 2
+        repeats = np.repeat(states, samples.record.num_occurrences, axis=0)[: len(z)]
+        return torch.as_tensor(repeats, dtype=z.dtype, device=z.device)
+
+
+def _solver(sampler: Any) -> Any:
+    """The sampler itself, or the one that dwave-samplers has under this name."""
+    if not isinstance(sampler, str):
+        return sampler
+    try:
+        from dwave import samplers
+    except ImportError:
+        raise UsageError("this needs dwave-samplers: pip install 'dvaepp[dwave]'") from None
+    known = [name for name in dir(samplers) if name.endswith("Sampler")]
+    if sampler not in known:
+        raise UsageError(f"dwave-samplers has no {sampler[:40]!r}; it has {', '.join(known)}")
+    return getattr(samplers, sampler)()
