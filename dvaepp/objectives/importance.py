@@ -1,9 +1,14 @@
-"""The importance-weighted bound with K samples: log (1/K) Σ_k w_k (Burda et al. 2016), for directed priors.
+"""The importance-weighted bound with K samples: log (1/K) Σ_k w_k (Burda et al. 2016).
 
     w_k = p(x|ζ_k) p(ζ_k) / q(ζ_k|x),   E[log mean w] <= log p(x), non-decreasing in K; K = 1 is the ELBO (Eq. 5)
 
-A log weight is log p(x|ζ) - `marginal(...)`. The analytic KLs (`joint`, `boltzmann_kl`, `rolfe_kl`) are averages over
-z and no part of a weight: exponentiated they give no bound.
+A log weight is log p(x|ζ) - `marginal(...)` with a directed prior, log p(x|ζ) - `relaxed_kl(...)` with a Boltzmann
+prior. The analytic KLs (`joint`, `boltzmann_kl`, `rolfe_kl`) are averages over z and no part of a weight: exponentiated
+they give no bound. log Z is common to all weights, and cancels in the normalised ones.
+
+Both kinds of term keep their score here (`path_only=False`): the gradient is the ordinary one, Σ_k ∂ log w_k w_k/Σw.
+The doubly reparameterised gradient (Tucker et al. 2019) has less noise where K is large, but is stated for posteriors
+whose groups do not depend on each other's samples, and ours do.
 """
 
 import math

@@ -37,6 +37,10 @@ class PowerLaw(Overlapping):
     def _mirror_in_density(self, zeta: Tensor) -> Tensor:
         return (1 - zeta).clamp_min(torch.finfo(zeta.dtype).eps / 4)
 
+    def _log_ratio(self, zeta: Tensor) -> Tensor:
+        tiny = torch.finfo(zeta.dtype).tiny
+        return (1 - 1 / self.beta) * (torch.log(zeta.clamp_min(tiny)) - torch.log(self._mirror_in_density(zeta)))
+
     def cdf0(self, zeta: Tensor) -> Tensor:
         return zeta ** (1 / self.beta)
 
