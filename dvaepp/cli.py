@@ -13,6 +13,8 @@ from dvaepp.errors import UsageError, to_stderr
 from dvaepp.version import __version__
 
 if TYPE_CHECKING:
+    from dvaepp.codes import Neighbours
+    from dvaepp.coding import Found
     from dvaepp.reporting.run import Run
     from dvaepp.reproduction.plan import Task
 
@@ -30,6 +32,10 @@ DataDir = Annotated[
     tyro.conf.arg(metavar="DIR", help="Where data sets lie; then $DVAEPP_DATA, the user's cache, a download."),
 ]
 RunDir = Annotated[Path, tyro.conf.arg(metavar="RUN", help="A run directory.")]
+ImagesPath = Annotated[
+    Path | None, tyro.conf.arg(metavar="PATH", help="A folder of images or an array instead of a split.")
+]
+Limit = Annotated[int | None, tyro.conf.arg(metavar="N", help="Only N images, drawn with a fixed seed.")]
 Overrides = Annotated[
     tyro.conf.UseAppendAction[list[str]],
     tyro.conf.arg(
@@ -165,6 +171,150 @@ def encode(
     np.savez_compressed(contents, bits=bits)
     write_durably(out, contents.getvalue())
     print(f"wrote {bits.shape[0]} codes of {bits.shape[1]} bits to {out}")
+
+
+def index(
+    run: tyro.conf.Positional[RunDir],
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE.npz")] = Path("index.npz"),
+    images: ImagesPath = None,
+    split: Split = "train",
+    limit: Limit = None,
+    data_dir: DataDir = None,
+    device: Device = "cpu",
+    debug: Debug = False,
+) -> None:
+    """Codes of images, packed into a file for `dvaepp search`; labels go along where the data set has them."""
+    from dvaepp import coding, runs
+    from dvaepp.codes.index_file import write
+
+    trained = runs.load(run, device=_device(device))
+    made = coding.make_index(trained, coding.Which(images, split, limit, data_dir))
+    write(out, made)
+    print(f"wrote {len(made.index)} codes of {made.index.num_bits} bits to {out}")
+
+
+def search(
+    run: tyro.conf.Positional[RunDir],
+    index: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="INDEX", help="A file of `dvaepp index`.")]],
+    images: ImagesPath = None,
+    split: Split = "test",
+    limit: Limit = None,
+    k: Annotated[int, tyro.conf.arg(metavar="K", help="Neighbours of each query.")] = 10,
+    threads: Annotated[int, tyro.conf.arg(metavar="N", help="Threads that share the codes.")] = 1,
+    out: Annotated[
+        Path | None, tyro.conf.arg(metavar="FILE", help="Distances and indices as .npz, or queries and hits as .png.")
+    ] = None,
+    json: Annotated[bool, tyro.conf.arg(help="Print the result as JSON and nothing else on stdout.")] = False,
+    data_dir: DataDir = None,
+    device: Device = "cpu",
+    debug: Debug = False,
+) -> None:
+    """The images of an index whose codes are nearest to those of queries; precision and mAP where both have labels."""
+    from dvaepp import coding, runs
+    from dvaepp.codes.index_file import read
+    from dvaepp.reporting.images import save_grid
+
+    if out is not None and out.suffix not in (".npz", ".png"):
+        raise UsageError(f"{out} must end in .npz or .png")
+    trained = runs.load(run, device=_device(device))
+    stored = read(index, memory_map=True)
+    queries = coding.chosen(trained, coding.Which(images, split, limit, data_dir))
+    found = coding.search(trained, stored, queries, k, threads)
+    if out is not None and out.suffix == ".png":
+        shown = coding.hits_beside_queries(trained, stored, queries.x, found.neighbours)
+        save_grid(shown, 1 + k, out)
+    elif out is not None:
+        _write_hits(out, found.neighbours)
+    _print_hits(found, json)
+
+
+def _write_hits(out: Path, hits: "Neighbours") -> None:
+    import io
+
+    import numpy as np
+
+    from dvaepp.files import write_durably
+
+    contents = io.BytesIO()
+    np.savez_compressed(contents, distances=hits.distances, indices=hits.indices)
+    write_durably(out, contents.getvalue())
+
+
+def _print_hits(found: "Found", as_json: bool) -> None:
+    from json import dumps
+
+    from dvaepp.coding import SHOWN
+
+    hits, quality = found
+    if as_json:
+        measured = (
+            None
+            if quality is None
+            else {
+                "k": quality.k,
+                "num_queries": quality.num_queries,
+                "precision": quality.precision._asdict(),
+                "mean_average_precision": quality.mean_average_precision._asdict(),
+            }
+        )
+        print(dumps({"distances": hits.distances.tolist(), "indices": hits.indices.tolist(), "quality": measured}))
+        return
+    for query, (distances, indices) in enumerate(zip(hits.distances[:SHOWN], hits.indices[:SHOWN], strict=True)):
+        shown = "  ".join(f"{i}:{d:g}" for i, d in zip(indices.tolist(), distances.tolist(), strict=True))
+        print(f"query {query:<5} {shown}")
+    if len(hits.indices) > SHOWN:
+        print(f"and {len(hits.indices) - SHOWN} more; --out FILE.npz writes all")
+    if quality is not None:
+        value, low, high = quality.precision
+        mean, lowest, highest = quality.mean_average_precision
+        print(
+            f"precision@{quality.k} = {value:.4f} ({low:.4f} to {high:.4f}), mAP = {mean:.4f} ({lowest:.4f} to "
+            f"{highest:.4f}), 95 % intervals over {quality.num_queries} queries"
+        )
+
+
+def compress(
+    run: tyro.conf.Positional[RunDir],
+    images: tyro.conf.Positional[ImagesPath] = None,
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("images.dvaeppz"),
+    split: Split = "test",
+    limit: Limit = None,
+    data_dir: DataDir = None,
+    debug: Debug = False,
+) -> None:
+    """Binary images, losslessly in about as many bits as the bound says: bits-back coding with the run's model.
+
+    Any machine with the same run gets them back exactly, whatever its threads and kernels. Models with directed priors
+    and with small Boltzmann priors can do it.
+    """
+    from dvaepp import coding, runs
+    from dvaepp.files import write_durably
+
+    made, pixels = coding.compress(runs.load(run), coding.Which(images, split, limit, data_dir))
+    write_durably(out, made.data)
+    rate = 8 * len(made.data) / pixels if pixels else 0.0
+    print(f"wrote {len(made.bits)} images in {len(made.data)} bytes, {rate:.4f} bits per pixel, to {out}")
+
+
+def decompress(
+    run: tyro.conf.Positional[RunDir],
+    archive: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE", help="What `compress` wrote.")]],
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE.npz")] = Path("images.npz"),
+    debug: Debug = False,
+) -> None:
+    """The images of an archive as an array `images` (n, height, width); the run must be the one that made it."""
+    import io
+
+    import numpy as np
+
+    from dvaepp import coding, runs
+    from dvaepp.files import write_durably
+
+    found = coding.decompress(runs.load(run), archive)
+    contents = io.BytesIO()
+    np.savez_compressed(contents, images=found[:, 0] if found.shape[1] == 1 else found)
+    write_durably(out, contents.getvalue())
+    print(f"wrote {len(found)} images to {out}")
 
 
 def sample(
@@ -521,6 +671,10 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "train": train,
     "evaluate": evaluate,
     "encode": encode,
+    "index": index,
+    "search": search,
+    "compress": compress,
+    "decompress": decompress,
     "sample": sample,
     "reconstruct": reconstruct,
     "recipes": recipes,

@@ -56,19 +56,31 @@ def compress(model: IntegerModel, images: Pixels, advance: Callable[[int], None]
     return Archive(_packed(model, images.shape, stack), bits)
 
 
-def decompress(model: IntegerModel, data: bytes, advance: Callable[[int], None] = lambda n: None) -> Pixels:
+class Coded(NamedTuple):
+    """An archive that was read and found whole: the shape of all its images, and the coder that yields them."""
+
+    model: IntegerModel
+    shape: tuple[int, ...]
+    stack: BitStack
+
+
+def decompress(model: IntegerModel, data: bytes) -> Pixels:
     """The images of an archive, bit for bit; Damaged or UsageError where they cannot be had."""
-    shape, stack = _unpacked(model, data)
+    return decoded(read(model, data))
+
+
+def decoded(coded: Coded, advance: Callable[[int], None] = lambda n: None) -> Pixels:
+    """The images; their coder is spent afterwards."""
     images = []
     try:
-        for _ in range(shape[0]):
-            images.append(pop_image(stack, model).astype(np.uint8))
+        for _ in range(coded.shape[0]):
+            images.append(pop_image(coded.stack, coded.model).astype(np.uint8))
             advance(1)
     except Exhausted as error:
         raise Damaged(f"the archive is damaged: {error}") from None
-    if not stack.is_back_at_start():
+    if not coded.stack.is_back_at_start():
         raise Damaged("the archive is damaged: its coder does not end where it began")
-    return np.array(images, np.uint8).reshape(shape)
+    return np.array(images, np.uint8).reshape(coded.shape)
 
 
 def _packed(model: IntegerModel, shape: tuple[int, ...], stack: BitStack) -> bytes:
@@ -77,7 +89,8 @@ def _packed(model: IntegerModel, shape: tuple[int, ...], stack: BitStack) -> byt
     return content + _checksum(content)
 
 
-def _unpacked(model: IntegerModel, data: bytes) -> tuple[tuple[int, ...], BitStack]:
+def read(model: IntegerModel, data: bytes) -> Coded:
+    """Check an archive before anything is made of it."""
     content, checksum = data[:-CHECKSUM], data[-CHECKSUM:]
     if not data.startswith(MAGIC):
         raise Damaged("it is no archive of dvaepp compress")
@@ -93,7 +106,7 @@ def _unpacked(model: IntegerModel, data: bytes) -> tuple[tuple[int, ...], BitSta
     if tuple(shape[1:]) != model.image_shape or math.prod(shape) > MOST_PIXELS or state < LOW:
         raise Damaged(f"the archive is damaged: it announces images of shape {tuple(shape)}")
     words = np.frombuffer(content, "<u4", offset=HEADER.size).tolist()
-    return tuple(shape), BitStack(state, words, lend=False)
+    return Coded(model, tuple(shape), BitStack(state, words, lend=False))
 
 
 def _checksum(content: bytes) -> bytes:

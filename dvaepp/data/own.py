@@ -57,6 +57,14 @@ def read_images(
     return seen((binarise_once(images.pixels, "test") if grey else images.pixels).float(), likelihood)
 
 
+def read_binary(path: Path) -> Seen:
+    """All images at `path` in their order, where they have two values; grey ones are refused, as they would change."""
+    images = whole(_read(path, Options()).images, Options())
+    if not images.binary:
+        raise UsageError(f"{path} holds grey images, which would not come back as they are; binarise them first")
+    return images.pixels.float()
+
+
 def _read(path: Path, options: Options) -> _Found:
     with permitted():
         if path.is_dir():

@@ -1,0 +1,147 @@
+"""What the commands `index`, `search`, `compress` and `decompress` do with a run directory."""
+
+import hashlib
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from dvaepp import runs
+from dvaepp.codes import HammingIndex, Neighbours, archive
+from dvaepp.codes.bits_back import Pixels
+from dvaepp.codes.index_file import IndexFile
+from dvaepp.codes.quantize import integer_model
+from dvaepp.codes.retrieval import Quality, quality
+from dvaepp.data import Dataset, own, subset
+from dvaepp.errors import UsageError
+from dvaepp.progress import progress
+
+ARCHIVE_LIMIT = 2**30  # bytes
+SHOWN = 10  # queries that a terminal or a picture shows
+
+
+class Chosen(NamedTuple):
+    """Images as a model sees them, their labels where there are any, and what to say to get them again."""
+
+    x: Tensor
+    labels: npt.NDArray[np.int64] | None
+    source: dict[str, Any]
+
+
+class Which(NamedTuple):
+    """The images at a path, or those of a split of the run's data set; `limit` draws so many with a fixed seed."""
+
+    path: Path | None = None
+    split: str = "test"
+    limit: int | None = None
+    data_dir: Path | None = None
+
+
+def chosen(trained: runs.Trained, which: Which) -> Chosen:
+    if which.path is not None:
+        x = own.read_images(which.path)
+        picked = subset(len(x), which.limit)
+        return Chosen(x[picked], None, {"path": str(which.path.absolute()), "limit": which.limit})
+    dataset: Dataset = runs.dataset_of(trained.recipe, which.data_dir)
+    picked = subset(len(dataset.split(which.split)), which.limit)
+    labels = dataset.labels.get(which.split)
+    found = None if labels is None else labels[picked].numpy().astype(np.int64)
+    source = {"dataset": dataset.name, "split": which.split, "limit": which.limit}
+    return Chosen(dataset.images(which.split, picked), found, source)
+
+
+def make_index(trained: runs.Trained, which: Which) -> IndexFile:
+    """The codes of images with what a search needs to know about them."""
+    images = chosen(trained, which)
+    bits = bits_of(trained, images.x)
+    index = HammingIndex(bits.shape[1])
+    index.add(bits)
+    return IndexFile(index, images.labels, digest(trained.model), images.source)
+
+
+def bits_of(trained: runs.Trained, x: Tensor) -> npt.NDArray[np.bool_]:
+    """The most likely code of every image, (images, units)."""
+    return runs.for_each(x, trained.encode).bool().cpu().numpy()
+
+
+class Found(NamedTuple):
+    """The neighbours of every query, and how good they are where queries and codes have labels."""
+
+    neighbours: Neighbours
+    quality: Quality | None
+
+
+def search(trained: runs.Trained, stored: IndexFile, queries: Chosen, k: int, threads: int = 1) -> Found:
+    """The k nearest codes of each query, by Hamming distance."""
+    if stored.model != digest(trained.model):
+        raise UsageError("the index holds codes of another model than this run's; make it anew with dvaepp index")
+    bits = bits_of(trained, queries.x)
+    found = stored.index.search(bits, k, threads)
+    if stored.labels is None or queries.labels is None:
+        return Found(found, None)
+
+    def ranking(part: slice) -> npt.NDArray[np.int64]:
+        return stored.index.search(bits[part], len(stored.index), threads).indices
+
+    return Found(found, quality(ranking, stored.labels, queries.labels, k))
+
+
+def hits_beside_queries(trained: runs.Trained, stored: IndexFile, queries: Tensor, hits: Neighbours) -> Tensor:
+    """For a picture, each of the first queries and then its hits; the stored images are read again."""
+    source = stored.source
+    path = None if "path" not in source else Path(source["path"])
+    images = chosen(trained, Which(path, source.get("split", "test"), source["limit"])).x
+    if len(images) != len(stored.index):
+        raise OSError(
+            f"the index was made of {len(stored.index)} images, and there are {len(images)} now; make it anew"
+        )
+    rows = torch.from_numpy(hits.indices[:SHOWN])
+    return torch.cat([queries[:SHOWN, None], images[rows]], 1).flatten(0, 1)
+
+
+def compress(trained: runs.Trained, which: Which) -> tuple[archive.Archive, int]:
+    """An archive of binary images, and how many pixels it holds."""
+    model = integer_model(trained.model)  # refuses before images are read
+    images = _binary(trained, which)
+    if math.prod(images.shape[1:]) == math.prod(model.image_shape):
+        images = images.reshape(len(images), *model.image_shape)
+    with progress("compressing", len(images)) as advance:
+        return archive.compress(model, images, advance), images.size
+
+
+def _binary(trained: runs.Trained, which: Which) -> Pixels:
+    if which.path is None:
+        x = chosen(trained, which).x
+    else:
+        x = own.read_binary(which.path)
+        x = x[subset(len(x), which.limit)]
+    if not bool(((x == 0) | (x == 1)).all()):
+        raise UsageError("images must be of zeros and ones: what is grey or coloured would not come back")
+    return x.to(torch.uint8).numpy()
+
+
+def decompress(trained: runs.Trained, path: Path) -> Pixels:
+    """The images of an archive, (n, channels, height, width)."""
+    if not path.is_file():
+        raise UsageError(f"{path} is no file; dvaepp compress makes one")
+    if path.stat().st_size > ARCHIVE_LIMIT:
+        raise archive.Damaged(f"{path} has more than {ARCHIVE_LIMIT} bytes, which no archive of ours has")
+    try:
+        coded = archive.read(integer_model(trained.model), path.read_bytes())
+        with progress("decompressing", coded.shape[0]) as advance:
+            return archive.decoded(coded, advance)
+    except archive.Damaged as error:
+        raise archive.Damaged(f"{path} cannot be decompressed: {error}") from None
+
+
+def digest(model: nn.Module) -> str:
+    """A sha256 over the names and values of a model's tensors: codes of two models do not mix."""
+    found = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        found.update(f"{name}{tuple(value.shape)}".encode())
+        found.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()

@@ -1,0 +1,147 @@
+"""index, search, compress and decompress end to end on a small run, and 500 damaged files and queries."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dvaepp.cli import main
+from tests.training.toy import halves
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return halves(tmp_path_factory.mktemp("data"))
+
+
+def _trained(images: Path, folder: Path, recipe: str, groups: str) -> Path:
+    changes = [f"data.path={images}", f"model.groups={groups}", "training.steps=200", "training.validate_every=0.5"]
+    changes += ["chains.num_chains=20", "chains.num_sweeps=3", "training.kl_warmup=0", "optimizer.warmup=0"]
+    changes += ["model.hidden=[12]", "training.batch_size=40"]
+    sets = [part for change in changes for part in ("--set", change)]
+    main(["train", recipe, "layers=2", "linear=false", "--run-dir", str(folder), *sets])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _trained(images, tmp_path_factory.mktemp("runs") / "marginal", "table2.marginal", "[4,4]")
+
+
+@pytest.fixture(scope="module")
+def made(run: Path, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an index and an archive of all images."""
+    folder = tmp_path_factory.mktemp("made")
+    main(["index", str(run), "--images", str(images), "--out", str(folder / "index.npz")])
+    main(["compress", str(run), str(images), "--out", str(folder / "images.dvaeppz")])
+    return folder
+
+
+def _pixels(path: Path) -> np.ndarray:
+    return np.load(path, allow_pickle=False)["images"]
+
+
+def test_search_finds_the_queries_own_kind(run: Path, images: Path, made: Path, tmp_path: Path, capsys) -> None:
+    arguments = ["search", str(run), str(made / "index.npz"), "--images", str(images), "--limit", "30"]
+    main([*arguments, "--k", "5", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    indices = np.array(found["indices"])
+    assert indices.shape == (30, 5) and found["quality"] is None and np.array(found["distances"])[:, 0].max() == 0
+    main([*arguments, "--k", "5", "--out", str(tmp_path / "hits.npz"), "--threads", "2"])
+    assert np.array_equal(np.load(tmp_path / "hits.npz", allow_pickle=False)["indices"], indices)
+    assert "and 20 more" in capsys.readouterr().out
+    left = _pixels(images)[:, :, :3].mean((1, 2)) > 0.5
+    rows = np.sort(np.random.RandomState(0).permutation(400)[:30])
+    assert (left[indices] == left[rows][:, None]).mean() > 0.9
+    main([*arguments, "--out", str(tmp_path / "hits.png")])
+    assert (tmp_path / "hits.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_images_come_back_from_the_command_line(run: Path, images: Path, made: Path, tmp_path: Path, capsys) -> None:
+    main(["decompress", str(run), str(made / "images.dvaeppz"), "--out", str(tmp_path / "back.npz")])
+    assert np.array_equal(_pixels(tmp_path / "back.npz"), _pixels(images))
+    capsys.readouterr()
+    main(["compress", str(run), "--split", "test", "--limit", "7", "--out", str(tmp_path / "few")])
+    assert capsys.readouterr().out.startswith("wrote 7 images in ")
+    assert 8 * (made / "images.dvaeppz").stat().st_size < 0.6 * 400 * 36  # a toy model, briefly trained
+
+
+def _refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    with pytest.raises(SystemExit) as caught:
+        main([str(argument) for argument in arguments])
+    error = capsys.readouterr().err
+    assert caught.value.code in (1, 2) and error.startswith("dvaepp: ") and error.count("\n") == 1, error
+    assert "Error" not in error and "Traceback" not in error, error
+    return error
+
+
+def test_other_models_and_grey_images_are_refused(run: Path, images: Path, made: Path, tmp_path: Path, capsys) -> None:
+    other = _trained(images, tmp_path / "other", "table2.rbm", "[4,4]")
+    capsys.readouterr()
+    out = tmp_path / "x.npz"
+    assert "another model" in _refused(capsys, "search", other, made / "index.npz", "--images", images)
+    assert "another model" in _refused(capsys, "decompress", other, made / "images.dvaeppz", "--out", out)
+    grey = tmp_path / "grey.npy"
+    np.save(grey, np.arange(184, 256, dtype=np.uint8).reshape(2, 6, 6), allow_pickle=False)
+    assert "grey images" in _refused(capsys, "compress", run, grey, "--out", out)
+    wrong = tmp_path / "wrong.npy"
+    np.save(wrong, np.zeros((2, 5, 5), np.uint8), allow_pickle=False)
+    assert "images must have shape" in _refused(capsys, "compress", run, wrong, "--out", out)
+    assert "k must be from 1" in _refused(capsys, "search", run, made / "index.npz", "--images", images, "--k", 401)
+    assert "must end in .npz or .png" in _refused(
+        capsys, "search", run, made / "index.npz", "--images", images, "--out", tmp_path / "x.gif"
+    )
+    assert "is no file" in _refused(capsys, "decompress", run, tmp_path / "none", "--out", out)
+    assert not out.exists()
+    main(["compress", str(other), str(images), "--out", str(out)])  # eight units: small enough to enumerate
+
+
+def _damaged(whole: bytes, random: np.random.Generator) -> bytes:
+    """Flipped bits, a cut, a part doubled, a part overwritten, or bytes that have nothing to do with it."""
+    kind, place = random.integers(0, 6), int(random.integers(0, len(whole)))
+    if kind <= 1:
+        return whole[:place] + bytes([whole[place] ^ (1 << random.integers(0, 8))]) + whole[place + 1 :]
+    if kind == 2:
+        return whole[:place]
+    if kind == 3:
+        return whole[:place] + whole[place // 2 :]
+    if kind == 4:
+        return whole[:place] + random.bytes(40) + whole[place + 40 :]
+    return random.bytes(place)
+
+
+def test_500_damaged_files_are_refused_in_one_line(
+    run: Path, images: Path, made: Path, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    """200 archives, 150 indices and 150 queries; nothing is written. A change that nothing depends on is harmless."""
+    from dvaepp import coding, runs
+
+    trained = runs.load(run)
+    monkeypatch.setattr(runs, "load", lambda *arguments, **options: trained)  # reading it 500 times takes a minute
+    random, damaged, out = np.random.default_rng(0), tmp_path / "damaged.npz", tmp_path / "out.npz"
+    index = made / "index.npz"
+    main(["search", str(run), str(index), "--images", str(images), "--k", "3", "--json"])
+    answer = capsys.readouterr().out
+    commands = {
+        "archive": (made / "images.dvaeppz", ["decompress", run, damaged, "--out", out], 200),
+        "index": (index, ["search", run, damaged, "--images", images, "--k", 3, "--json"], 150),
+        "queries": (images, ["search", run, index, "--images", damaged, "--k", 3, "--json"], 150),
+    }
+    refused = dict.fromkeys(commands, 0)
+    for name, (source, command, count) in commands.items():
+        whole = source.read_bytes()
+        for _ in range(count):
+            damaged.write_bytes(_damaged(whole, random))
+            try:
+                main([str(part) for part in command])
+            except SystemExit as caught:
+                error = capsys.readouterr().err
+                assert caught.code in (1, 2) and error.startswith("dvaepp: ") and error.count("\n") == 1, error
+                assert "Traceback" not in error and "--debug" not in error, error
+                refused[name] += 1
+            else:
+                assert name != "archive" and capsys.readouterr().out == answer
+            assert sorted(path.name for path in tmp_path.iterdir()) == ["damaged.npz"]
+    assert refused["archive"] == 200 and refused["index"] > 100 and refused["queries"] > 100
+    assert coding.ARCHIVE_LIMIT > 10**9
