@@ -158,12 +158,11 @@ def encode(
     import numpy as np
 
     from dvaepp import runs
-    from dvaepp.data import own
     from dvaepp.files import write_durably
 
     trained = runs.load(run, device=_device(device))
     if images is not None:
-        x = own.read_images(images)
+        x = trained.recipe.data.read_images(images)
     else:
         x = runs.dataset_of(trained.recipe, data_dir).images(split)
     bits = runs.for_each(x, trained.encode).bool().cpu().numpy()
@@ -344,7 +343,7 @@ def sample(
         raise UsageError(f"--per-code must be at least 1, got {per_code}")
     generator = torch.Generator(device).manual_seed(seed)
     images = trained.sample(-(-10 * rows // per_code), generator, per_code, mean=pixels == "mean")
-    save_grid(images[: 10 * rows], 10, out)
+    save_grid(trained.shown(images[: 10 * rows]), 10, out)
     print(f"wrote {out}")
 
 
@@ -372,7 +371,7 @@ def reconstruct(
     x = dataset.images(split, subset(len(dataset.split(split)), 5 * rows))
     found = trained.reconstruct(x, torch.Generator(device).manual_seed(0), mean=pixels == "mean")
     pairs = torch.stack([x, found.to(x)], 1)
-    save_grid(pairs.flatten(0, 1), 10, out)
+    save_grid(trained.shown(pairs.flatten(0, 1)), 10, out)
     print(f"wrote {out}")
 
 
@@ -492,7 +491,9 @@ def _figure_samples(folders: tuple[Path, ...], out: Path, device: str) -> None:
         trained = runs.load(folder, device=device)
         per_code = runs.images_per_code(trained)
         images = trained.sample(100 // per_code, torch.Generator(device).manual_seed(0), per_code)
-        panels[f"{trained.record['dataset']}, {trained.recipe.name}, step {trained.record['step']}"] = images.cpu()
+        panels[f"{trained.record['dataset']}, {trained.recipe.name}, step {trained.record['step']}"] = trained.shown(
+            images
+        ).cpu()
     write(draw(panels), out)
 
 

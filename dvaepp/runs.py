@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from dvaepp import ranks
 from dvaepp.data import Dataset, subset
-from dvaepp.data import load as load_data
 from dvaepp.errors import UsageError, to_stderr
 from dvaepp.evaluation import log_likelihood
 from dvaepp.evaluation import record as evaluations
@@ -64,6 +63,10 @@ class Trained(nn.Module):
             return torch.cat(bits, -1)
         half = [x.new_full((len(x), size), 0.5) for size in self.model.group_sizes]
         return torch.cat(self.model.posterior(x.flatten(1), half, Binary(validate_args=False)).zeta, -1)
+
+    def shown(self, images: Tensor) -> Tensor:
+        """Images of this model as a picture shows them, from black at 0 to white at 1."""
+        return self.model.likelihood.shown(images) if isinstance(self.model, DVAE) else images
 
     @torch.no_grad()
     def decode(self, bits: Tensor, generator: torch.Generator | None = None, mean: bool = True) -> Tensor:
@@ -257,7 +260,7 @@ def _evaluated(recipe: Recipe, record: dict[str, Any]) -> evaluations.Model:
 
 
 def dataset_of(recipe: Recipe, data_dir: Path | str | None = None) -> Dataset:
-    return load_data(recipe.data.name, data_dir, recipe.data.path)
+    return recipe.data.load(data_dir)
 
 
 def evaluate(

@@ -139,13 +139,13 @@ def _labels(labels: Tensor | None, order: Array | None) -> Tensor | None:
 def _summary(part: Part, options: Options, how: Reading, sizes: list[int]) -> str:
     """For example "read 1200 RGB images 48x64 -> 32x32 (height x width), colours kept, split 960/120/120"."""
     colour = part.colour if part.colour is not None else len(part.images) * (part.images.shape[3] == 3)
-    kind = "grey" if colour == 0 else "RGB" if colour == len(part.images) else f"grey and {colour} RGB"
-    if how.binary:
-        kind = "binary"
+    number = len(part.images)
+    kind = "binary images" if how.binary else "RGB images" if colour == number else "grey images"
+    kind = kind if colour in (0, number) else f"images, {colour} of them RGB,"
     before, after = part.sizes or str(Size(*part.images.shape[1:3])), str(Size(*how.shape(part.images)[1:]))
     change = "" if before == after else f" -> {after}, the middle of each"
     told = [
-        f"read {len(part.images)} {kind} images {before}{change} (height x width)",
+        f"read {number} {kind} {before}{change} (height x width)",
         *_treatment(options, how, colour),
     ]
     if isinstance(part.images, np.memmap):

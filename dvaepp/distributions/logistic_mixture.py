@@ -1,4 +1,4 @@
-"""The likelihood of 8-bit colour images: a mixture of discretized logistics (Sec. 6.1, App. G).
+"""The likelihood of 8-bit images: a mixture of discretized logistics (Sec. 6.1, App. G).
 
 One pixel x = (R, G, B), each at one of 256 levels of [-1, 1], 2/255 apart. Given component k, channel c is logistic
 with mean m_c and scale s_c = e^(log_scale), and its mass is that of the bin around the level, half-width 1/255,
@@ -7,7 +7,8 @@ with the outermost bins open:
     p(x) = Σ_k π_k Π_c [F((x_c + 1/255 - m_c)/s_c) - F((x_c - 1/255 - m_c)/s_c)],   F = sigmoid
     m_G = mean_G + α R,   m_B = mean_B + β R + γ G,   (α, β, γ) = tanh(coefficients)
 
-These are the parameters of PixelCNN++, which the paper cites; the mixture is over whole pixels.
+These are the parameters of PixelCNN++, which the paper cites; the mixture is over whole pixels. A grey pixel is the
+same with one channel and no coefficients, which the paper does not need.
 """
 
 from functools import partial
@@ -39,47 +40,66 @@ class _Levels(constraints.Constraint):
 class DiscretizedLogisticMixture(Distribution):
     """Pixels of three channels: `mixture_logits` (..., K), the other parameters (..., 3, K).
 
-    `log_scales` below -7 are raised to it; `coefficients` pass through tanh. Event shape (3,), discrete.
-    """
+    Choose it for the pixels of 8-bit photographs, where a Bernoulli likelihood would need binary images. Grey pixels
+    have means and log-scales (..., 1, K) and no `coefficients`. `log_scales` below -7 are raised to it; `coefficients`
+    pass through tanh. Event shape (3,) or (1,), discrete.
 
-    arg_constraints = {
-        "mixture_logits": constraints.real_vector,
-        "means": constraints.independent(constraints.real, 2),
-        "log_scales": constraints.independent(constraints.real, 2),
-        "coefficients": constraints.independent(constraints.real, 2),
-    }
+    >>> p = DiscretizedLogisticMixture(torch.zeros(5), torch.zeros(1, 5), torch.zeros(1, 5))
+    >>> p.log_prob(p.sample((7,))).shape
+    torch.Size([7])
+    """
 
     def __init__(
         self,
         mixture_logits: Tensor,
         means: Tensor,
         log_scales: Tensor,
-        coefficients: Tensor,
+        coefficients: Tensor | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        expected = (*mixture_logits.shape[:-1], 3, mixture_logits.shape[-1])
+        colours = 1 if coefficients is None else 3
+        expected = (*mixture_logits.shape[:-1], colours, mixture_logits.shape[-1])
         named = {"means": means, "log_scales": log_scales, "coefficients": coefficients}
         for name, value in named.items():
-            if tuple(value.shape) != expected:
+            if value is not None and tuple(value.shape) != expected:
+                without = " without coefficients" if coefficients is None else ""
                 raise ValueError(
-                    f"{name} must have shape {expected} (mixture_logits has {tuple(mixture_logits.shape)}), "
+                    f"{name} must have shape {expected}{without} (mixture_logits has {tuple(mixture_logits.shape)}), "
                     f"got {tuple(value.shape)}"
                 )
         self.mixture_logits = mixture_logits
         self.means, self.log_scales, self.coefficients = means, log_scales, coefficients
-        super().__init__(mixture_logits.shape[:-1], torch.Size([3]), validate_args=validate_args)
+        super().__init__(mixture_logits.shape[:-1], torch.Size([colours]), validate_args=validate_args)
 
     @classmethod
-    def from_channels(cls, channels: Tensor, validate_args: bool | None = None) -> "DiscretizedLogisticMixture":
-        """Read (batch, 10 K, height, width) network outputs: K logits, then 3 K means, log-scales, coefficients."""
-        if channels.dim() != 4 or channels.shape[1] % 10:
+    def from_channels(
+        cls, channels: Tensor, validate_args: bool | None = None, *, grey: bool = False
+    ) -> "DiscretizedLogisticMixture":
+        """Read (batch, 10 K, height, width) network outputs: K logits, then 3 K means, log-scales, coefficients.
+
+        `grey` pixels have 3 K outputs: K logits, K means, K log-scales.
+        """
+        per_mixture = 3 if grey else 10
+        if channels.dim() != 4 or channels.shape[1] % per_mixture:
             raise ValueError(
-                f"channels must be (batch, 10 K, height, width) for K mixtures, got {tuple(channels.shape)}"
+                f"channels must be (batch, {per_mixture} K, height, width) for K mixtures, got {tuple(channels.shape)}"
             )
-        k = channels.shape[1] // 10
+        k = channels.shape[1] // per_mixture
         last = channels.permute(0, 2, 3, 1)
-        rest = last[..., k:].unflatten(-1, (3, 3, k))  # (means, log-scales, coefficients) x channel x mixture
-        return cls(last[..., :k], rest[..., 0, :, :], rest[..., 1, :, :], rest[..., 2, :, :], validate_args)
+        parts = (2, 1, k) if grey else (3, 3, k)  # (means, log-scales, coefficients) x channel x mixture
+        rest = last[..., k:].unflatten(-1, parts)
+        coefficients = None if grey else rest[..., 2, :, :]
+        return cls(last[..., :k], rest[..., 0, :, :], rest[..., 1, :, :], coefficients, validate_args)
+
+    @property
+    def arg_constraints(self) -> dict[str, constraints.Constraint]:
+        matrix = constraints.independent(constraints.real, 2)
+        found: dict[str, constraints.Constraint] = {
+            "mixture_logits": constraints.real_vector,
+            "means": matrix,
+            "log_scales": matrix,
+        }
+        return found if self.coefficients is None else found | {"coefficients": matrix}
 
     @property
     def support(self) -> constraints.Constraint:
@@ -92,13 +112,14 @@ class DiscretizedLogisticMixture(Distribution):
         batch_shape = torch.Size(batch_shape)
         new.mixture_logits = self.mixture_logits.expand(batch_shape + self.mixture_logits.shape[-1:])
         for name in ("means", "log_scales", "coefficients"):
-            setattr(new, name, getattr(self, name).expand(batch_shape + self.means.shape[-2:]))
+            value = getattr(self, name)
+            setattr(new, name, None if value is None else value.expand(batch_shape + self.means.shape[-2:]))
         super(DiscretizedLogisticMixture, new).__init__(batch_shape, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log p(x) of pixels (..., 3) at levels in [-1, 1]."""
+        """log p(x) of pixels (..., 3), or (..., 1) when grey, at levels in [-1, 1]."""
         if self._validate_args:
             self._validate_sample(value)
         x = value.unsqueeze(-1)
@@ -112,18 +133,24 @@ class DiscretizedLogisticMixture(Distribution):
             draw = partial(uniform, generator=generator, dtype=self.means.dtype, device=self.means.device)
             noise = draw(*shape, self.mixture_logits.shape[-1])
             k = (self.mixture_logits - torch.log(-torch.log(noise))).argmax(-1)  # Gumbel-max
-            index = k[..., None, None].expand(*shape, 3, 1)
-            means, log_scales, c = (
-                p.expand(*shape, *p.shape[-2:]).gather(-1, index).squeeze(-1)
-                for p in (self.means, self.log_scales.clamp_min(MIN_LOG_SCALE), torch.tanh(self.coefficients))
-            )
-            y = means + log_scales.exp() * torch.logit(draw(*shape, 3))
+            index = k[..., None, None].expand(*shape, *self.event_shape, 1)
+
+            def chosen(parameter: Tensor) -> Tensor:
+                return parameter.expand(*shape, *parameter.shape[-2:]).gather(-1, index).squeeze(-1)
+
+            scales = chosen(self.log_scales.clamp_min(MIN_LOG_SCALE)).exp()
+            y = chosen(self.means) + scales * torch.logit(draw(*shape, *self.event_shape))
+            if self.coefficients is None:
+                return _nearest_level(y)
+            c = chosen(torch.tanh(self.coefficients))
             red = _nearest_level(y[..., 0])
             green = _nearest_level(y[..., 1] + c[..., 0] * red)
             blue = _nearest_level(y[..., 2] + c[..., 1] * red + c[..., 2] * green)
             return torch.stack([red, green, blue], -1)
 
     def _conditional_means(self, x: Tensor) -> Tensor:
+        if self.coefficients is None:
+            return self.means
         c = torch.tanh(self.coefficients)
         red, green = x[..., 0, :], x[..., 1, :]
         shift_green = c[..., 0, :] * red

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from dvaepp.errors import UsageError
+from dvaepp.models import likelihoods
 from dvaepp.models.decoder import Canvas, Decoder
 from dvaepp.models.latents import LATENTS, Drawn, Latent
-from dvaepp.models.likelihoods import LIKELIHOODS
 from dvaepp.models.local import Given, LocalNetworks, Walk
 from dvaepp.models.noise import Noise
 from dvaepp.networks.norm import BatchNorm
@@ -95,18 +95,16 @@ class DVAE(nn.Module):
         super().__init__()
         a = architecture
         self.image_shape = tuple(image_shape)
-        self.likelihood = LIKELIHOODS[likelihood]
         self.global_kind = global_kind
         self.group_sizes = [] if global_kind == "none" else [global_units // global_groups] * global_groups
         self.global_latent: Latent = LATENTS["normal" if global_kind == "normal" else "bernoulli"]
         self.local_latent: Latent = LATENTS[local_kind]
         channels, height, width = self.image_shape
-        if channels != self.likelihood.channels:
-            raise UsageError(f"a {likelihood} likelihood takes {self.likelihood.channels} channels, got {channels}")
+        self.likelihood = likelihoods.likelihood(likelihood, channels)
         if max(height, width) > a.image_size:
             raise UsageError(
                 f"images of {height} x {width} do not fit this architecture: it takes up to "
-                f"{a.image_size} x {a.image_size}; resize the images"
+                f"{a.image_size} x {a.image_size}; make them smaller with --set data.resize={a.image_size}"
             )
         self.canvas = Canvas(height, width, a.image_size, len(a.upsamples) + 1)
 

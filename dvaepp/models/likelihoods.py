@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from dvaepp.distributions.logistic_mixture import DiscretizedLogisticMixture
+from dvaepp.errors import UsageError
 from dvaepp.numerics import uniform
 
 MIXTURES = 10  # App. G: 100 output channels
@@ -30,6 +31,10 @@ class Likelihood(ABC):
     def mean(self, parameters: Tensor) -> Tensor:
         """Mean pixels, to look at."""
 
+    def shown(self, x: Tensor) -> Tensor:
+        """Pixels as a picture shows them, from black at 0 to white at 1."""
+        return x
+
 
 class BernoulliPixels(Likelihood):
     channels = outputs = 1
@@ -46,6 +51,8 @@ class BernoulliPixels(Likelihood):
 
 
 class LogisticMixturePixels(Likelihood):
+    """Pixels in colour, whose 100 outputs are those of App. G."""
+
     channels = 3
     outputs = 10 * MIXTURES
 
@@ -58,16 +65,48 @@ class LogisticMixturePixels(Likelihood):
     def mean(self, parameters: Tensor) -> Tensor:
         """Each component's means, later channels at the mean of earlier ones, clipped to the range, then mixed."""
         mixture = self._mixture(parameters)
+        weights = torch.softmax(mixture.mixture_logits, -1)
+        return torch.stack([(weights * channel).sum(-1) for channel in self._means(mixture)], 1)
+
+    def shown(self, x: Tensor) -> Tensor:
+        return (x + 1) / 2
+
+    def _means(self, mixture: DiscretizedLogisticMixture) -> list[Tensor]:
+        assert mixture.coefficients is not None
         c = torch.tanh(mixture.coefficients)
         red = mixture.means[..., 0, :].clamp(-1, 1)
         green = (mixture.means[..., 1, :] + c[..., 0, :] * red).clamp(-1, 1)
         blue = (mixture.means[..., 2, :] + c[..., 1, :] * red + c[..., 2, :] * green).clamp(-1, 1)
-        weights = torch.softmax(mixture.mixture_logits, -1)
-        return torch.stack([(weights * channel).sum(-1) for channel in (red, green, blue)], 1)
+        return [red, green, blue]
 
-    @staticmethod
-    def _mixture(parameters: Tensor) -> DiscretizedLogisticMixture:
+    def _mixture(self, parameters: Tensor) -> DiscretizedLogisticMixture:
         return DiscretizedLogisticMixture.from_channels(parameters, validate_args=False)
 
 
-LIKELIHOODS: dict[str, Likelihood] = {"bernoulli": BernoulliPixels(), "logistic_mixture": LogisticMixturePixels()}
+class GreyMixturePixels(LogisticMixturePixels):
+    """Grey pixels of 256 levels: one channel, and no coefficients between channels."""
+
+    channels = 1
+    outputs = 3 * MIXTURES
+
+    def _means(self, mixture: DiscretizedLogisticMixture) -> list[Tensor]:
+        return [mixture.means[..., 0, :].clamp(-1, 1)]
+
+    def _mixture(self, parameters: Tensor) -> DiscretizedLogisticMixture:
+        return DiscretizedLogisticMixture.from_channels(parameters, validate_args=False, grey=True)
+
+
+LIKELIHOODS: dict[str, tuple[Likelihood, ...]] = {
+    "bernoulli": (BernoulliPixels(),),
+    "logistic_mixture": (GreyMixturePixels(), LogisticMixturePixels()),
+}
+"""By name, one for each number of channels that it is made for."""
+
+
+def likelihood(name: str, channels: int) -> Likelihood:
+    """The likelihood of images with so many channels, or a refusal that names what it takes."""
+    for each in LIKELIHOODS[name]:
+        if each.channels == channels:
+            return each
+    taken = " or ".join(str(each.channels) for each in LIKELIHOODS[name])
+    raise UsageError(f"a {name} likelihood takes images of {taken} channels, got {channels}")

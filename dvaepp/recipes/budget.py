@@ -22,7 +22,7 @@ CHAINED = 6  # copies of the chains in a sweep
 ENCODED = 100  # images that evaluation encodes at once, and the rows that it decodes (evaluation/), layer by layer
 DECODED = {"feedforward": 2048, "convolutional": 400}
 RATIO = 4  # of squeeze and excitation
-OUTPUTS = {"bernoulli": 1, "logistic_mixture": 100}  # channels at a pixel
+OUTPUTS = {("bernoulli", 1): 1, ("logistic_mixture", 1): 30, ("logistic_mixture", 3): 100}  # numbers for a pixel
 GREY = (1, 28, 28)
 
 
@@ -44,7 +44,7 @@ def cost(recipe: Recipe, image_shape: Sequence[int] | None = None) -> Cost:
     """What training `recipe` on images of this shape takes; a convolutional model pads all to its `image_size`."""
     model = recipe.model
     if isinstance(model, Convolutional):
-        tally, units = _convolutional(model), model.global_units
+        tally, units = _convolutional(model, image_shape), model.global_units
     else:
         shape = GREY if image_shape is None else image_shape
         tally, units = _feedforward(recipe, model, shape[0] * shape[1] * shape[2]), sum(model.groups)
@@ -192,10 +192,11 @@ def _estimator(tally: _Tally, recipe: Recipe, before: Sequence[int], pixels: int
     return max(samples, 2 * (len(before) + 1))  # a branch for each layer, and its antithetic one
 
 
-def _convolutional(model: Convolutional) -> _Tally:
+def _convolutional(model: Convolutional, image_shape: Sequence[int] | None) -> _Tally:
     tally = _Tally(model.kind)
-    pixels = OUTPUTS[model.likelihood]
-    channels = 3 if model.likelihood == "logistic_mixture" else 1
+    most = 3 if model.likelihood == "logistic_mixture" else 1  # before images of one's own are read
+    channels = most if image_shape is None else image_shape[0]
+    pixels = OUTPUTS[model.likelihood, channels]
     tally.add("down1", 2 * channels, 0)
     encoded, size = tally.chain("down1", channels, model.down1, model.image_size)
     tally.add("down1", 2 * encoded, 0)

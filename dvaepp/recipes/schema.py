@@ -2,10 +2,12 @@
 
 import dataclasses
 import inspect
+import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from dvaepp.errors import UsageError
 from dvaepp.recipes.section import Section
@@ -13,6 +15,9 @@ from dvaepp.recipes.smoothing import Annealed as Annealed
 from dvaepp.recipes.smoothing import Smoothing as Smoothing
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dvaepp.data import Dataset
     from dvaepp.samplers import Sampler
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -38,23 +43,61 @@ def _file_name(text: str) -> str:
     return text
 
 
+def _absolute(path: str) -> str:
+    """A path that means the same from every folder: a run is resumed and evaluated from others."""
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def _size(given: Any) -> str | None:
+    from dvaepp.data.reading import as_size
+
+    return None if given is None else str(as_size(given if isinstance(given, int | str) else str(given)))
+
+
 class Data(Section):
-    """A named data set, or the user's own images under `path`."""
+    """A named data set, or the user's own images under `path`.
+
+    The other fields say how images of one's own are read: for which likelihood (without a word, for the model's), at
+    which size ("HEIGHTxWIDTH"), and which number is white (`dvaepp.data.reading` has the rules).
+    """
 
     name: Annotated[str, AfterValidator(_printable), Field(max_length=100)] = "mnist_static"
-    path: Annotated[str, AfterValidator(_printable), Field(max_length=1000)] | None = None
+    path: Annotated[str, AfterValidator(_printable), Field(max_length=1000), AfterValidator(_absolute)] | None = None
+    likelihood: Literal["bernoulli", "logistic_mixture"] | None = None
+    resize: Annotated[str | None, BeforeValidator(_size)] = None
+    white: Annotated[float, Field(gt=0, le=1e9)] | None = None
 
     @model_validator(mode="after")
     def _known(self) -> "Data":
         if self.path is None:
             self.image_shape()
+            given = [name for name in ("likelihood", "resize", "white") if getattr(self, name) is not None]
+            if given:
+                raise ValueError(f"{given[0]} is for images of one's own, and {self.name} has its own: give data.path")
         return self
+
+    def load(self, data_dir: Path | str | None = None) -> "Dataset":
+        """Read the data set."""
+        from dvaepp.data import load
+
+        likelihood = self.likelihood or "bernoulli"
+        return load(self.name, data_dir, self.path, likelihood=likelihood, resize=self.resize, white=self.white)
 
     def image_shape(self) -> tuple[int, int, int] | None:
         """Channels, height and width; of one's own images not known before they are read."""
         from dvaepp.data import image_shape
 
         return image_shape(self.name) if self.path is None else None
+
+    def read_images(self, path: Path | str) -> "Tensor":
+        """Other images at `path`, all of them in their order, as a model trained on this data sees them."""
+        from dvaepp.data import own
+        from dvaepp.data.reading import as_size
+
+        likelihood, shape = self.likelihood or "bernoulli", self.image_shape()
+        if shape is not None and shape[0] == 3:
+            likelihood = "logistic_mixture"
+        return own.read_images(Path(path), likelihood, as_size(self.resize), self.white)
 
 
 class FeedForward(Section):
@@ -331,6 +374,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Recipe":
+        self._read_for_model()
         undirected = self.training.objective in ("boltzmann", "rolfe")
         prior = self.model.prior if isinstance(self.model, FeedForward) else self.model.prior_kind
         if undirected != (prior == "rbm"):
@@ -364,6 +408,30 @@ class Recipe(Section):
             raise ValueError("model.groups: an RBM prior needs at least 2 units")
         if model.hidden and model.batch_norm and self.training.batch_size * self.training.importance_samples < 2:
             raise ValueError("training.batch_size must be at least 2 where hidden layers have batch norm")
+
+    def _read_for_model(self) -> None:
+        """Images of one's own are read for the model's likelihood; a convolutional model takes the one asked for.
+
+        Fields of a frozen model are set here and nowhere else: what is written beside a run is what was resolved.
+        """
+        if self.data.path is None:
+            return
+        model = self.model
+        if isinstance(model, FeedForward):
+            if self.data.likelihood == "logistic_mixture":
+                raise ValueError(
+                    "data.likelihood 'logistic_mixture' needs a convolutional model, such as those of the table3 "
+                    "recipes; a feed-forward one takes data.likelihood=bernoulli, which turns images to grey"
+                )
+            self.__dict__["data"] = self.data.model_copy(update={"likelihood": "bernoulli"})
+            return
+        chosen = self.data.likelihood or model.likelihood
+        self.__dict__["data"] = self.data.model_copy(update={"likelihood": chosen})
+        self.__dict__["model"] = model.model_copy(update={"likelihood": chosen})
+        if self.data.resize is not None and max(map(int, self.data.resize.split("x"))) > model.image_size:
+            raise ValueError(
+                f"data.resize is {self.data.resize}; model.image_size takes at most {model.image_size} pixels"
+            )
 
     def _matches_data(self) -> None:
         """Refuse a model that cannot take the images of its data set."""

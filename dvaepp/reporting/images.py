@@ -13,12 +13,11 @@ GAP = 2
 
 
 def grid(images: Tensor, columns: int) -> np.ndarray:
-    """Images (n, channels, height, width), `columns` to a row, on a grey ground: grey in [0, 1], colour in [-1, 1]."""
+    """Images (n, channels, height, width), `columns` to a row, on a grey ground; levels in [0, 1]."""
     n, channels, height, width = images.shape
     rows = -(-n // columns)
     sheet = np.full((rows * (height + GAP) + GAP, columns * (width + GAP) + GAP, channels), 128, dtype=np.uint8)
-    shown = images if channels == 1 else (images + 1) / 2
-    pixels = (shown.clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).cpu().numpy()
+    pixels = (images.clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).cpu().numpy()
     for index, image in enumerate(pixels):
         top, left = (
             GAP + place * (size + GAP) for place, size in zip(divmod(index, columns), (height, width), strict=True)

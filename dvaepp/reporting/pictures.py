@@ -14,6 +14,7 @@ from dvaepp.reporting.run import Record, Run
 SAMPLES = 100
 PAIRS = 50
 COLUMNS = 10
+HOW = ("likelihood", "resize", "white")  # fields of a recipe that say how images of one's own are read
 
 
 class Sheet(NamedTuple):
@@ -36,7 +37,7 @@ def samples(run: Run, per_code: int) -> Sheet:
         return Sheet(missing=f"No samples could be drawn: {' '.join(str(error).split())}.")
     shared = f" {per_code} in a row share a sample of the global units." if per_code > 1 else ""
     alt = f"{len(images)} images sampled from the model, {COLUMNS} to a row."
-    return Sheet(_uri(images), alt, f"Mean images of samples from the prior.{shared}")
+    return Sheet(_uri(run.trained.shown(images)), alt, f"Mean images of samples from the prior.{shared}")
 
 
 def reconstructions(run: Run, data_dir: Path | None) -> Sheet:
@@ -57,14 +58,15 @@ def reconstructions(run: Run, data_dir: Path | None) -> Sheet:
     expected = run.trained.record.get("data_checksum")
     if expected and dataset.checksum != expected:
         caption += " These files are not those the run was trained on: their checksum differs."
-    return Sheet(_uri(pairs), f"{len(x)} test images, each beside its reconstruction.", caption)
+    return Sheet(_uri(run.trained.shown(pairs)), f"{len(x)} test images, each beside its reconstruction.", caption)
 
 
 def _dataset(recipe: Record, data_dir: Path | None) -> data.Dataset:
     name, path = recipe["data"]["name"], recipe["data"].get("path")
+    how = {key: value for key in HOW if (value := recipe["data"].get(key)) is not None}
     if path is None:
         data.check(name, data_dir)  # `load` would download what is missing
-    return data.load(name, data_dir, path)
+    return data.load(name, data_dir, path, **how)
 
 
 def _device(run: Run) -> torch.device:

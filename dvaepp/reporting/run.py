@@ -28,6 +28,8 @@ class Trained(Protocol):
 
     def reconstruct(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor: ...
 
+    def shown(self, images: Tensor) -> Tensor: ...
+
 
 class Run(NamedTuple):
     """The files of a run and, where it can be loaded, its model.

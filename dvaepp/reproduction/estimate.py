@@ -2,7 +2,6 @@
 
 import time
 
-from dvaepp.data import load
 from dvaepp.reproduction.plan import Task
 from dvaepp.reproduction.work import one_thread
 from dvaepp.training.state import build
@@ -14,7 +13,7 @@ SECONDS = 1.0  # of measuring a recipe, at least two steps
 def seconds_per_step(task: Task) -> float:
     """The median step of the task's recipe; validations come on top."""
     recipe = task.recipe
-    dataset = load(recipe.data.name, task.data_dir, recipe.data.path)
+    dataset = recipe.data.load(task.data_dir)
     with one_thread():
         state = build(recipe, dataset, task.device)
         state, _, _ = step(recipe, dataset, state, task.device)

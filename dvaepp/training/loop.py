@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from dvaepp import ranks
-from dvaepp.data import Dataset, load
+from dvaepp.data import Dataset
 from dvaepp.errors import UsageError, to_stderr
 from dvaepp.files import write_durably
 from dvaepp.progress import progress
@@ -67,7 +67,7 @@ def train(
     else:
         check_empty(folder)
     _check_processes(recipe)
-    dataset = load(recipe.data.name, data_dir, recipe.data.path)
+    dataset = recipe.data.load(data_dir)
     _check_images(recipe, dataset)
     state = build(recipe, dataset, device)
     with owned(folder) if ranks.rank() == 0 else nullcontext():
@@ -87,6 +87,8 @@ def train(
             write_durably(folder / "recipe.json", (recipe.model_dump_json(indent=1) + "\n").encode())
         processes = f", {ranks.size()} processes" if ranks.size() > 1 else ""
         count = f"{len(dataset.train)} training images, {recipe.training.steps} steps{processes}"
+        if dataset.summary:
+            say(dataset.summary)
         say(f"{recipe.name} on {dataset.name}: {count}")
         with Signals() as signals:
             _loop(Run(recipe, folder, dataset, device, say, about), state, signals)
@@ -111,7 +113,7 @@ def _check_processes(recipe: Recipe) -> None:
 def _check_images(recipe: Recipe, dataset: Dataset) -> None:
     expected = recipe.model.likelihood if isinstance(recipe.model, Convolutional) else "bernoulli"
     if dataset.likelihood != expected:
-        kinds = {"bernoulli": "binary images", "logistic_mixture": "colour images"}
+        kinds = {"bernoulli": "binary images", "logistic_mixture": "images of 256 levels", "gaussian": "numbers"}
         raise UsageError(f"{dataset.name} has {kinds[dataset.likelihood]}; this model takes {kinds[expected]}")
 
 

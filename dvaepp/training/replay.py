@@ -4,7 +4,6 @@ from pathlib import Path
 
 import torch
 
-from dvaepp.data import load
 from dvaepp.recipes.schema import Recipe
 from dvaepp.training import checkpoint
 from dvaepp.training.finite import NonFinite
@@ -19,7 +18,7 @@ def replay(run_dir: Path | str, *, data_dir: Path | str | None = None, device: s
     """
     saved = checkpoint.read(Path(run_dir) / "failure", device=device)
     recipe = Recipe.model_validate(saved.recipe)
-    dataset = load(recipe.data.name, data_dir, recipe.data.path)
+    dataset = recipe.data.load(data_dir)
     state = restore(build(recipe, dataset, device), saved)
     try:
         with torch.autograd.set_detect_anomaly(True):

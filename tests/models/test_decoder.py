@@ -11,7 +11,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 from dvaepp.models.decoder import Canvas, Decoder
-from dvaepp.models.likelihoods import LIKELIHOODS
+from dvaepp.models.likelihoods import likelihood
 
 CANVASES = [
     (28, 28, 32, 4),
@@ -89,7 +89,7 @@ def _decoder(name: str, conditional: bool) -> tuple[Decoder, Tensor]:
     """A decoder with all parameters random, in float64, and the features of one code."""
     canvas, resolution, context, upsamples = ARCHITECTURES[name]
     g = torch.Generator().manual_seed(3)
-    decoder = Decoder(2, resolution, canvas, LIKELIHOODS["bernoulli"], context, upsamples, 2, conditional, g).double()
+    decoder = Decoder(2, resolution, canvas, likelihood("bernoulli", 1), context, upsamples, 2, conditional, g).double()
     for parameter in decoder.parameters():
         parameter.data.add_(0.5 * torch.randn(parameter.shape, generator=g))
     return decoder, torch.randn(1, 2, resolution, resolution, generator=g, dtype=torch.float64)

@@ -216,10 +216,10 @@ def test_noise_of_a_shard_is_the_rows_of_the_whole_batch() -> None:
 
 
 def test_wrong_channels_and_too_large_images_are_refused() -> None:
-    with pytest.raises(UsageError, match="a bernoulli likelihood takes 1 channels, got 3"):
+    with pytest.raises(UsageError, match="a bernoulli likelihood takes images of 1 channels, got 3"):
         DVAE((3, 4, 4), TINY)
-    with pytest.raises(UsageError, match="a logistic_mixture likelihood takes 3 channels, got 1"):
-        DVAE((1, 4, 4), TINY, likelihood="logistic_mixture")
+    with pytest.raises(UsageError, match="a logistic_mixture likelihood takes images of 1 or 3 channels, got 2"):
+        DVAE((2, 4, 4), TINY, likelihood="logistic_mixture")
     with pytest.raises(UsageError, match=r"images of 4 x 5 do not fit this architecture: it takes up to 4 x 4"):
         DVAE((1, 4, 5), TINY)
     assert DVAE((1, 3, 2), TINY, generator=_generator()).canvas.owner().shape == (3, 2)
@@ -233,8 +233,8 @@ def _dataset(likelihood: str, shape: tuple[int, int, int]) -> Dataset:
 @pytest.mark.parametrize(
     "dataset, likelihood, shape, message",
     [
-        ("omniglot", "logistic_mixture", (3, 32, 32), "toy has colour images; this model takes binary images"),
-        ("cifar10", "bernoulli", (1, 28, 28), "toy has binary images; this model takes colour images"),
+        ("omniglot", "logistic_mixture", (3, 32, 32), "toy has images of 256 levels; this model takes binary images"),
+        ("cifar10", "bernoulli", (1, 28, 28), "toy has binary images; this model takes images of 256 levels"),
         ("omniglot", "bernoulli", (1, 40, 40), "images of 40 x 40 do not fit this architecture"),
     ],
 )
@@ -246,7 +246,7 @@ def test_training_refuses_data_of_another_kind_before_it_writes_anything(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dvaepp.training.loop.load", lambda *_: _dataset(likelihood, shape))
+    monkeypatch.setattr("dvaepp.recipes.schema.Data.load", lambda *_: _dataset(likelihood, shape))
     recipe = recipes.build("table3.rbm", [f"dataset={dataset}", "size=small"])
     with pytest.raises(UsageError, match=message):
         train(recipe, tmp_path / "run", say=lambda line: None)

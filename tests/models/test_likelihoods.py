@@ -7,10 +7,11 @@ import numpy as np
 import torch
 from scipy.special import expit, logsumexp
 
-from dvaepp.models.likelihoods import LIKELIHOODS
+from dvaepp.models.likelihoods import likelihood
 
-COLOUR = LIKELIHOODS["logistic_mixture"]
-BINARY = LIKELIHOODS["bernoulli"]
+COLOUR = likelihood("logistic_mixture", 3)
+GREY = likelihood("logistic_mixture", 1)
+BINARY = likelihood("bernoulli", 1)
 
 
 def _reference(channels: np.ndarray, pixel: np.ndarray) -> float:
@@ -63,6 +64,50 @@ def test_colour_samples_lie_on_levels_and_average_to_the_mean_where_bins_are_nar
     assert ((x.mean(0) - mean[0]).abs() < 5 * error + 1 / 255).all()
 
 
+def _grey_reference(channels: np.ndarray, value: float) -> float:
+    """One grey pixel from its 30 channels: 10 logits, 10 means, 10 log-scales."""
+    logits, means, log_scales = channels.reshape(3, 10)
+    scale = np.exp(np.maximum(log_scales, -7))
+    above = 1.0 if value > 1 - 1 / 255 else expit((value + 1 / 255 - means) / scale)
+    below = 0.0 if value < -1 + 1 / 255 else expit((value - 1 / 255 - means) / scale)
+    return float(logsumexp(logits - logsumexp(logits), b=above - below))
+
+
+def test_grey_pixels_of_256_levels_read_their_channels_in_order() -> None:
+    g = torch.Generator().manual_seed(0)
+    parameters = torch.randn(2, 30, 4, 3, generator=g, dtype=torch.float64)
+    parameters[:, 20:] = 0.3 * parameters[:, 20:] - 0.5
+    level = torch.randint(256, (2, 1, 4, 3), generator=g)
+    level[0, :, 0, 0], level[1, :, 0, 0] = 0, 255
+    x = level.double() / 127.5 - 1
+    found = GREY.log_prob(parameters, x)
+    assert found.shape == (2, 4, 3)
+    for n, i, j in itertools.product(range(2), range(4), range(3)):
+        channels = parameters[n, :, i, j].numpy()
+        assert abs(found[n, i, j].item() - _grey_reference(channels, x[n, 0, i, j].item())) < 1e-9
+        swapped = np.concatenate([channels[:10], channels[20:], channels[10:20]])
+        assert abs(found[n, i, j].item() - _grey_reference(swapped, x[n, 0, i, j].item())) > 1e-4, "order matters"
+
+
+def test_grey_pixels_sum_to_one_and_samples_average_to_the_mean() -> None:
+    """256 levels have probability 1. Narrow components: 20 000 samples, 5 standard errors plus half a level."""
+    g = torch.Generator().manual_seed(0)
+    wide = torch.randn(1, 30, 1, 1, generator=g, dtype=torch.float64).expand(256, -1, -1, -1)
+    levels = (torch.arange(256, dtype=torch.float64) / 127.5 - 1).reshape(256, 1, 1, 1)
+    assert abs(GREY.log_prob(wide, levels).logsumexp(0).item()) < 1e-9
+    one = torch.rand(1, 30, 1, 2, generator=g, dtype=torch.float64) - 0.5
+    one[:, 20:] = -6
+    x = GREY.sample(one.expand(20_000, -1, -1, -1), g)
+    assert x.shape == (20_000, 1, 1, 2) and ((x + 1) * 127.5 - ((x + 1) * 127.5).round()).abs().max() < 1e-6
+    assert ((x.mean(0) - GREY.mean(one)[0]).abs() < 5 * x.std(0) / math.sqrt(20_000) + 1 / 255).all()
+
+
+def test_pictures_run_from_black_at_0_to_white_at_1() -> None:
+    ends = torch.tensor([-1.0, 0.0, 1.0])
+    assert GREY.shown(ends).tolist() == COLOUR.shown(ends).tolist() == [0.0, 0.5, 1.0]
+    assert BINARY.shown(ends[1:]).tolist() == [0.0, 1.0]
+
+
 def test_binary_pixels_are_bernoulli() -> None:
     """Log-probabilities from logits in float64; 40 000 samples per logit within 5 standard errors of σ."""
     logits = torch.tensor([-60.0, -2.0, 0.0, 0.5, 3.0], dtype=torch.float64).reshape(5, 1, 1, 1)
@@ -80,3 +125,4 @@ def test_binary_pixels_are_bernoulli() -> None:
 
 def test_outputs_and_channels_are_those_of_app_g() -> None:
     assert (BINARY.channels, BINARY.outputs) == (1, 1) and (COLOUR.channels, COLOUR.outputs) == (3, 100)
+    assert (GREY.channels, GREY.outputs) == (1, 30)
