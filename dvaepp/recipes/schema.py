@@ -296,7 +296,8 @@ class Training(Section):
     """A checkpoint is written at each validation and after `checkpoint_minutes`; 0 means after every step.
 
     `validate_every` is a share of the steps. None leaves it to `training.interval`: about a tenth of the time goes to
-    validation, and no more validations are made than one at every 2 %.
+    validation, and no more validations are made than one at every 2 %. `average` is the share of the steps over which a
+    second set of weights is averaged (see `training.average`), e.g. 0.05; None, as in the paper, averages none.
     """
 
     steps: Annotated[int, Field(ge=1, le=10**9)] = 1_000_000
@@ -312,6 +313,7 @@ class Training(Section):
     tensorboard: bool = False
     checkpoint_minutes: Annotated[float, Field(ge=0, le=1e6)] = 5.0
     precision: Literal["float32", "float64"] = "float32"
+    average: Annotated[float, Field(gt=0, le=1)] | None = None
 
 
 class Estimator(Section):

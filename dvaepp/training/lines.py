@@ -45,6 +45,8 @@ def validation_line(record: dict[str, Any], steps: int, left: str) -> str:
     estimate = ""
     if "validation_samples" in record:
         estimate = f"log p(x) {record['validation_log_likelihood']:.2f} (K={record['validation_samples']})  "
+    if "average_validation_log_likelihood" in record:
+        estimate += f"averaged weights {record['average_validation_log_likelihood']:.2f}  "
     return (
         f"step {record['step']}/{steps}  bound {record['validation_bound']:.2f}  {estimate}"
         f"KL {record['validation_kl']:.2f}  {left}".rstrip()

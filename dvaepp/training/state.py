@@ -1,5 +1,6 @@
 """Everything that a resumed run must find again, built from a recipe and put into a checkpoint and back."""
 
+import copy
 import inspect
 import math
 from pathlib import Path
@@ -44,7 +45,8 @@ class Progress(NamedTuple):
 class State(NamedTuple):
     """`log_z` is the last estimate of log Z, a number for metrics and balancing; 0 with a directed prior.
 
-    `estimator`, where the recipe names one, has an optimizer of its own if it has parameters.
+    `estimator`, where the recipe names one, has an optimizer of its own if it has parameters. `average` is the model
+    with averaged weights (see `training.average`), None where the recipe asks for none.
     """
 
     model: Model
@@ -56,6 +58,7 @@ class State(NamedTuple):
     progress: Progress = Progress()
     estimator: Estimator | None = None
     own_optimizer: torch.optim.Optimizer | None = None
+    average: Model | None = None
 
 
 def build(recipe: Recipe, dataset: Dataset, device: str = "cpu") -> State:
@@ -71,7 +74,8 @@ def build(recipe: Recipe, dataset: Dataset, device: str = "cpu") -> State:
         chains = pcd.init(model.prior, number, generator, _chain_shard(number), recipe.chains.make())
     estimator, own_optimizer = _build_estimator(recipe, model, device)
     log_z = estimate_log_z(model, generator)
-    return State(model, optimizer, chains, generator, 0, log_z, Progress(), estimator, own_optimizer)
+    average = None if recipe.training.average is None else copy.deepcopy(model).requires_grad_(False)
+    return State(model, optimizer, chains, generator, 0, log_z, Progress(), estimator, own_optimizer, average)
 
 
 def _chain_shard(num_chains: int) -> ranks.Shard | None:
@@ -179,6 +183,8 @@ def save(folder: Path, state: State, recipe: Recipe, about: dict[str, Any], best
     if ranks.rank() != 0:
         return
     tensors = checkpoint.with_prefix("model", state.model.state_dict())
+    if state.average is not None:
+        tensors |= checkpoint.with_prefix("average", state.average.state_dict())
     tensors["generator"] = state.generator.get_state()
     progress = {name: v if math.isfinite(v) else None for name, v in state.progress._asdict().items()}
     record: dict[str, Any] = {"step": state.step, "log_z": state.log_z, "progress": progress, **about}
@@ -201,6 +207,8 @@ def restore(state: State, saved: checkpoint.Checkpoint) -> State:
     """A state built from the same recipe, filled from a checkpoint."""
     tensors, record = saved.tensors, saved.record
     state.model.load_state_dict(checkpoint.under("model", tensors))
+    if state.average is not None:
+        state.average.load_state_dict(checkpoint.under("average", tensors))
     state.generator.set_state(tensors["generator"].cpu())
     for index, parameter in enumerate(_parameters(state.optimizer)):
         found = checkpoint.under(f"optimizer.{index}", tensors)

@@ -11,6 +11,7 @@ from dvaepp.objectives import importance_weighted, kl_balance
 from dvaepp.ranks import Shard
 from dvaepp.recipes.schema import Recipe
 from dvaepp.samplers import pcd
+from dvaepp.training.average import follow
 from dvaepp.training.bounds import Terms, terms
 from dvaepp.training.finite import check_finite
 from dvaepp.training.schedules import kl_weight, learning_rate, smoothing_at
@@ -50,7 +51,9 @@ def update(recipe: Recipe, state: State, x: Tensor, shard: Shard | None = None) 
     loss = ranks.sum_gradients(parameters, loss.detach())
     check_finite(state, loss)
     state.optimizer.step()
-    return state._replace(step=state.step + 1), found, loss
+    state = state._replace(step=state.step + 1)
+    follow(recipe, state)
+    return state, found, loss
 
 
 def _estimated_update(recipe: Recipe, state: State, x: Tensor) -> tuple[State, Terms, Tensor]:
@@ -73,7 +76,9 @@ def _estimated_update(recipe: Recipe, state: State, x: Tensor) -> tuple[State, T
     for optimizer in optimizers:
         optimizer.step()
     bound = Terms(found.bound, found.bound.new_zeros(0, len(x)), [])
-    return state._replace(step=state.step + 1), bound, -found.bound.mean()
+    state = state._replace(step=state.step + 1)
+    follow(recipe, state)
+    return state, bound, -found.bound.mean()
 
 
 def _loss(recipe: Recipe, state: State, x: Tensor, shard: Shard | None = None) -> tuple[Tensor, Terms]:

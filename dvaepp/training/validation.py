@@ -12,7 +12,8 @@ from dvaepp.evaluation import log_likelihood
 from dvaepp.evaluation.pieces import in_pieces
 from dvaepp.models.noise import Noise
 from dvaepp.recipes.schema import Recipe
-from dvaepp.training.bounds import terms
+from dvaepp.training.average import renew_statistics
+from dvaepp.training.bounds import Model, terms
 from dvaepp.training.schedules import kl_weight, smoothing_at
 from dvaepp.training.state import PRECISIONS, Progress, State, estimate_log_z
 
@@ -21,10 +22,21 @@ ACTIVE_VARIANCE = 0.01  # a unit is active when its μ varies this much over ima
 
 @torch.no_grad()
 def validate(recipe: Recipe, dataset: Dataset, state: State, device: str) -> dict[str, Any]:
-    """The record of one validation; log Z is estimated anew. Several processes share the images."""
-    t, seed = state.step / recipe.training.steps, recipe.training.seed + 1
+    """The record of one validation, and beside it that of the averaged weights where there are any."""
+    record = _measured(recipe, dataset, state.model, state.step, device)
+    if state.average is not None:
+        renew_statistics(recipe, dataset, state.average, state.step, device)
+        averaged = _measured(recipe, dataset, state.average, state.step, device)
+        kept = ("validation_bound", "validation_log_likelihood", "log_z")
+        record |= {f"average_{name}": averaged[name] for name in kept if name in averaged}
+    return record
+
+
+def _measured(recipe: Recipe, dataset: Dataset, model: Model, step: int, device: str) -> dict[str, Any]:
+    """Bound and log-likelihood of one set of weights, with its own log Z. Several processes share the images."""
+    t, seed = step / recipe.training.steps, recipe.training.seed + 1
     chosen = subset(len(dataset.validation), recipe.training.validation_images)
-    model, smoothing, samples = state.model, smoothing_at(recipe.smoothing, t), recipe.training.validation_samples
+    smoothing, samples = smoothing_at(recipe.smoothing, t), recipe.training.validation_samples
     model.eval()
     log_z = ranks.from_first(estimate_log_z(model, torch.Generator(device).manual_seed(seed)))
 
@@ -43,7 +55,7 @@ def validate(recipe: Recipe, dataset: Dataset, state: State, device: str) -> dic
     reconstruction, kl, *others = whole.split(ranks.from_first(widths), 1)
     estimates = others.pop() if samples is not None else None
     record = {
-        "step": state.step,
+        "step": step,
         "validation_bound": (reconstruction[:, 0] - kl.sum(1)).mean().item(),
         "validation_reconstruction": reconstruction.mean().item(),
         "validation_kl": kl.sum(1).mean().item(),
