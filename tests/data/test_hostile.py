@@ -303,6 +303,55 @@ def test_sizes_are_declared_before_memory_is_taken(tmp_path: Path) -> None:
         load("own", path=path)
 
 
+def _idx_header(*shape: int, kind: int = 8, axes: int | None = None) -> bytes:
+    return bytes([0, 0, kind, len(shape) if axes is None else axes]) + struct.pack(f">{len(shape)}I", *shape)
+
+
+IDX: dict[str, Callable[[], bytes]] = {
+    "a petabyte": lambda: _idx_header(2**20, 2**15, 2**15),
+    "a product that overflows": lambda: _idx_header(2**32 - 1, 2**32 - 1, 2**32 - 1) + bytes(64),
+    "255 axes": lambda: _idx_header(1, axes=255) + bytes(2000),
+    "no axes": lambda: _idx_header() + bytes(64),
+    "an unknown type": lambda: _idx_header(20, 2, 2, kind=0x0A) + bytes(80),
+    "numbers that are missing": lambda: _idx_header(20, 8, 8) + bytes(1279),
+    "a header that is missing": lambda: _idx_header(20, 8, 8)[:9],
+    "a bomb": lambda: _idx_header(2**10, 2**10, 2**11) + bytes(2**22),
+    "a pickle": lambda: b"\0\0\x08\x03" + pickle.dumps([1]),
+}
+
+
+@pytest.mark.parametrize("kind", IDX)
+@pytest.mark.parametrize(
+    "name", ["images.idx", "images.idx.gz", "train-images-idx3-ubyte", "train-images-idx3-ubyte.gz"]
+)
+def test_a_hostile_idx_file_is_refused(kind: str, name: str, canary: Path, tmp_path: Path) -> None:
+    path = tmp_path / "in" / name
+    path.parent.mkdir()
+    path.write_bytes(gzip.compress(IDX[kind]()) if name.endswith("gz") else IDX[kind]())
+    for given in (path, path.parent):
+        with harmless(tmp_path, canary, mebibytes=32), refused(str(given)):
+            load("own", path=given)
+
+
+@pytest.mark.parametrize("suffix", ["npy", "idx"])
+def test_a_file_of_holes_is_mapped_and_refused_by_its_number_of_images(
+    suffix: str, canary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system stores a gigabyte of zeros in nothing: neither the array nor the order of its images is made."""
+    path = tmp_path / f"images.{suffix}"
+    path.write_bytes(_header("(1073741824, 1, 1)") if suffix == "npy" else _idx_header(2**30, 1, 1))
+    os.truncate(path, path.stat().st_size + 2**30)
+    with harmless(tmp_path, canary, mebibytes=32), refused(str(path), "1073741824 images; expected at most 10000000"):
+        load("own", path=path)
+
+
+def test_resizing_does_not_lift_the_limits(canary: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    Image.new("1", (8192, folder.RESIZED_LIMIT // 8192 + 1)).save(tmp_path / "in" / "large.png")
+    with harmless(tmp_path, canary, mebibytes=64), refused("large.png", "are more than 33554432"):
+        load("own", path=tmp_path / "in", resize=8)
+
+
 IMAGES = ["bmp", "gif", "jpeg", "png", "pgm", "tiff", "webp"]
 
 

@@ -35,6 +35,11 @@ def test_rbm_tutorial_learns() -> None:
     assert names["bound"] > -3.5  # untrained it is near -5.8, and no bound can pass -(log 4 + the noise's entropy)
 
 
+def test_own_data_page_says_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    _run("docs/own_data.md")
+    assert capsys.readouterr().out.strip() in (ROOT / "docs/own_data.md").read_text()
+
+
 def test_paper_map_names_what_exists() -> None:
     """Every `file.py::test` in the map is a test, and every dotted name an attribute."""
     text = (ROOT / "docs/paper_map.md").read_text()
