@@ -12,7 +12,7 @@ import torch
 
 import benchmarks
 
-NOT_BENCHMARKS = {"__main__", "peers", "timing"}
+NOT_BENCHMARKS = {"__main__", "peers", "studies", "timing"}
 NAMES = [i.name.replace("_", "-") for i in pkgutil.iter_modules(benchmarks.__path__) if i.name not in NOT_BENCHMARKS]
 
 

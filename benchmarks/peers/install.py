@@ -23,6 +23,8 @@ PEERS = {
     "thrml": (["thrml"], "thrml.models"),
     "pythae": (["pythae"], "pythae.models"),
     "storchastic": (["storchastic"], "storch"),
+    "faiss-cpu": (["faiss-cpu"], "faiss"),
+    "vector-quantize-pytorch": (["vector-quantize-pytorch"], "vector_quantize_pytorch"),
 }
 
 
