@@ -25,13 +25,14 @@ from torch.nn.functional import binary_cross_entropy_with_logits, elu, pad
 from torch.utils.flop_counter import FlopCounterMode
 
 from dvaepp import recipes
+from dvaepp.models.build import build_model
 from dvaepp.networks.residual import parse
 from dvaepp.objectives import boltzmann_kl
 from dvaepp.priors import RBM
-from dvaepp.recipes.schema import Convolutional
+from dvaepp.recipes.schema import ConvolutionalConfig
 from dvaepp.samplers import pcd
 from dvaepp.smoothing import Exponential
-from dvaepp.training.state import State, build_model, build_optimizer
+from dvaepp.training.state import State, build_optimizer
 from dvaepp.training.step import update
 
 BATCH, CHAINS = 100, 100
@@ -180,10 +181,10 @@ class OurStep:
     def __init__(self, x: Tensor) -> None:
         self.recipe = recipes.build("table3.rbm", ["dataset=omniglot"])
         self.x = x
-        model = build_model(self.recipe, torch.full((1, 28, 28), 0.13))
-        assert model.prior is not None and model.training
+        model = build_model(self.recipe.model, torch.full((1, 28, 28), 0.13))
+        assert model.boltzmann is not None and model.training
         generator = torch.Generator().manual_seed(0)
-        chains = pcd.init(model.prior, CHAINS, generator)
+        chains = pcd.init(model.boltzmann, CHAINS, generator)
         self.state = State(model, build_optimizer(self.recipe, model), chains, generator, 0)
 
     def __call__(self) -> None:
@@ -227,7 +228,7 @@ class PlainStep(nn.Module):
         super().__init__()
         self.x = x
         recipe = recipes.build("table3.rbm", ["dataset=omniglot"])
-        assert isinstance(recipe.model, Convolutional)
+        assert isinstance(recipe.model, ConvolutionalConfig)
         m = recipe.model
         c, groups = m.local_channels, m.local_groups
         self.norms = nn.ModuleList([nn.BatchNorm2d(1), nn.BatchNorm2d(128), nn.BatchNorm2d(512)])

@@ -19,11 +19,11 @@ from benchmarks.timing import seconds
 from dvaepp import recipes
 from dvaepp.data import Dataset, load
 from dvaepp.estimators import MEMBERS, Estimator
+from dvaepp.models.dense_target import DenseTarget
 from dvaepp.models.feedforward import FeedForward
 from dvaepp.recipes.schema import Recipe
 from dvaepp.training.state import State, build
 from dvaepp.training.step import batch_indices, step
-from dvaepp.training.targets import FeedForwardTarget
 
 BLOCKS, DRAWS = 50, 4000  # of the bias
 WARM_UP, OWN_STEPS, REPEATS = 2000, 1000, 400  # of the variance
@@ -76,7 +76,7 @@ def exact_gradient(model: FeedForward, x: Tensor, num_samples: int = 1) -> list[
     """Of E_q log (1/K) Σ_k p(x, z_k) / q(z_k|x), by summing over all z (pairs of z for K = 2)."""
     states = torch.tensor(list(itertools.product([0.0, 1.0], repeat=6)), dtype=torch.float64)[:, None]
     z = [states[..., :3], states[..., 3:]]
-    target = FeedForwardTarget(model, x)
+    target = DenseTarget(model, x)
     log_q = sum(-_cross(target.logits(z[:a]).expand_as(z[a]), z[a]) for a in range(2))
     assert isinstance(log_q, Tensor)
     log_w = (target.log_joint(z) - log_q).squeeze(-1)
@@ -99,7 +99,7 @@ def bias(name: str) -> float:
     vimco = name == "vimco"
     estimator = MEMBERS[name]([3, 3], 4, **({"num_samples": 2} if vimco else {})).double().eval()
     exact = exact_gradient(model, x, 2 if vimco else 1)
-    target = FeedForwardTarget(model, x.expand(DRAWS, -1))
+    target = DenseTarget(model, x.expand(DRAWS, -1))
     generator = torch.Generator().manual_seed(1)
     parameters = list(model.parameters())
     means = [
@@ -144,7 +144,7 @@ def variance(name: str, weights: dict[str, Tensor], dataset: Dataset) -> tuple[f
         for index in range(OWN_STEPS):
             _own_step(model, estimator, state, _batch(dataset, index, state))
     estimator.eval()
-    target = FeedForwardTarget(model, _batch(dataset, 0, state))
+    target = DenseTarget(model, _batch(dataset, 0, state))
     parameters = list(model.encoders.parameters())
     draws = []
     for _ in range(REPEATS):
@@ -162,7 +162,7 @@ def _batch(dataset: Dataset, index: int, state: State) -> Tensor:
 def _own_step(model: FeedForward, estimator: Estimator, state: State, x: Tensor) -> None:
     """The estimator's parameters learn, the model stays."""
     assert state.own_optimizer is not None
-    found = estimator.estimate(FeedForwardTarget(model, x), state.generator)
+    found = estimator.estimate(DenseTarget(model, x), state.generator)
     if found.own_loss is not None:
         state.own_optimizer.zero_grad(set_to_none=True)
         found.own_loss.backward()

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from benchmarks import peers
-from dvaepp.evaluation.importance import log_likelihood
+from dvaepp.evaluation import log_likelihood
 from dvaepp.models.feedforward import FeedForward
+from dvaepp.priors import RBM
 
 IMAGES, SAMPLES = 100, 400
 FULL = 10_000 * 4000
@@ -63,7 +64,7 @@ def products(model: FeedForward) -> float:
     weights = [second.get_parameter("layers.0.weight")[:, 784:]]
     weights += [net.get_parameter(f"layers.{i}.weight") for net in (second,) for i in (1, 2)]
     weights += [decoder.get_parameter(f"layers.{i}.weight") for i in (0, 1, 2)]
-    assert model.prior is not None
+    assert isinstance(model.prior, RBM)
     weights.append(model.prior.weight.t())
     inputs = [torch.rand(rows, w.shape[1]) for w in weights]
     outputs = [torch.empty(rows, w.shape[0]) for w in weights]

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from dvaepp import ranks, recipes
+from dvaepp.models.build import build_model
 from dvaepp.samplers import pcd
-from dvaepp.training.state import State, build_model, build_optimizer
+from dvaepp.training.state import State, build_optimizer
 from dvaepp.training.step import update
 
 MODELS = {
@@ -64,12 +65,12 @@ def _steps(name: str) -> float:
     torch.set_num_threads(1)
     recipe_name, arguments, steps = MODELS[name]
     recipe = recipes.build(recipe_name, arguments)
-    model = build_model(recipe, torch.full((1, 28, 28), 0.13), torch.Generator().manual_seed(0))
-    assert model.prior is not None
+    model = build_model(recipe.model, torch.full((1, 28, 28), 0.13), torch.Generator().manual_seed(0))
+    assert model.boltzmann is not None
     generator = torch.Generator().manual_seed(0)
     x = (torch.rand(100, 1, 28, 28, generator=generator) < 0.13).float()
     shard = ranks.shard(100) if ranks.size() > 1 else None
-    chains = pcd.init(model.prior, recipe.chains.num_chains, generator, shard)
+    chains = pcd.init(model.boltzmann, recipe.chains.num_chains, generator, shard)
     state = State(model.train(), build_optimizer(recipe, model), chains, generator, 0)
     mine = x if shard is None else x[shard.first : shard.last]
     times = []

@@ -13,8 +13,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from benchmarks.timing import seconds
 from dvaepp import recipes
+from dvaepp.models.build import build_model
 from dvaepp.samplers import pcd
-from dvaepp.training.state import State, build_model, build_optimizer
+from dvaepp.training.state import State, build_optimizer
 from dvaepp.training.step import update
 
 BATCH, UNITS, HIDDEN, PIXELS, CHAINS, SWEEPS, BETA = 100, 200, 200, 784, 100, 40, 10.0
@@ -46,10 +47,10 @@ class OurStep:
         self.recipe = recipes.build("table2.rbm", ["layers=2", "linear=false", f"beta={BETA}"])
         assert self.recipe.chains.num_sweeps == SWEEPS
         self.x = x.reshape(-1, 1, 28, 28)
-        model = build_model(self.recipe, self.x.mean(0))
-        assert model.prior is not None
+        model = build_model(self.recipe.model, self.x.mean(0))
+        assert model.boltzmann is not None
         generator = torch.Generator().manual_seed(0)
-        chains = pcd.init(model.prior, CHAINS, generator)
+        chains = pcd.init(model.boltzmann, CHAINS, generator)
         self.state = State(model, build_optimizer(self.recipe, model), chains, generator, 0)
 
     def __call__(self) -> None:

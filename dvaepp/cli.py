@@ -338,7 +338,7 @@ def sample(
     if rows < 1:
         raise UsageError(f"--rows must be at least 1, got {rows}")
     trained = runs.load(run, device=_device(device))
-    per_code = per_code or runs.images_per_code(trained)
+    per_code = per_code or trained.model.images_per_code
     if per_code < 1:
         raise UsageError(f"--per-code must be at least 1, got {per_code}")
     generator = torch.Generator(device).manual_seed(seed)
@@ -400,10 +400,9 @@ def show(
     chosen = build(recipe, arguments, set_)
     print(chosen.model_dump_json(indent=1))
     if chosen.data.path is None:  # the size of a user's own images is not known here
-        from dvaepp.models.summary import summary
         from dvaepp.training.state import example_model
 
-        for row in summary(example_model(chosen)):
+        for row in example_model(chosen).summary():
             print(f"{row.module:24} {row.blocks:24} {row.output:16} {row.parameters:>12,}", file=sys.stderr)
 
 
@@ -489,7 +488,7 @@ def _figure_samples(folders: tuple[Path, ...], out: Path, device: str) -> None:
     panels = {}
     for folder in folders:
         trained = runs.load(folder, device=device)
-        per_code = runs.images_per_code(trained)
+        per_code = trained.model.images_per_code
         images = trained.sample(100 // per_code, torch.Generator(device).manual_seed(0), per_code)
         panels[f"{trained.record['dataset']}, {trained.recipe.name}, step {trained.record['step']}"] = trained.shown(
             images
@@ -505,13 +504,10 @@ def report(
     debug: Debug = False,
 ) -> None:
     """One HTML page about a run that needs nothing else: curves, samples, the prior, the evaluation, the recipe."""
-    from dvaepp import runs
     from dvaepp.reporting import page
 
     out = out or run / "report.html"
-    about = _read_run(run, device)
-    per_code = runs.images_per_code(about.trained) if isinstance(about.trained, runs.Trained) else 1
-    page.write(about, out, per_code, data_dir)
+    page.write(_read_run(run, device), out, data_dir)
     print(f"wrote {out}")
 
 
@@ -519,8 +515,8 @@ def _read_run(folder: Path, device: str) -> "Run":
     from dvaepp import runs
     from dvaepp.reporting.run import read
 
-    recipe, device = runs.read_recipe(folder), _device(device)
-    return read(folder, recipe.model_dump(mode="json"), lambda say: runs.load(folder, device=device, say=say))
+    device = _device(device)
+    return read(folder, runs.read_recipe(folder), lambda say: runs.load(folder, device=device, say=say))
 
 
 def export(

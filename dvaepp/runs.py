@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dvaepp import ranks
 from dvaepp.data import Dataset, subset
@@ -17,142 +17,17 @@ from dvaepp.evaluation.pieces import IMAGES_AT_ONCE, in_pieces
 from dvaepp.files import write_durably
 from dvaepp.log_partition import LogPartition, log_partition
 from dvaepp.log_partition.starts import with_starts
-from dvaepp.models.dvaepp import DVAE, Posterior, Prior
-from dvaepp.models.noise import Noise as BatchNoise
+from dvaepp.models.base import Model
+from dvaepp.models.build import build_model
+from dvaepp.models.trained import Trained as Trained
 from dvaepp.progress import progress
 from dvaepp.recipes import budget
-from dvaepp.recipes.schema import Convolutional, Recipe
-from dvaepp.smoothing.binary import Binary
+from dvaepp.recipes.schema import Recipe
 from dvaepp.training import checkpoint
-from dvaepp.training.bounds import Model
 from dvaepp.training.same_data import check_same_data
 from dvaepp.training.schedules import smoothing_at
-from dvaepp.training.state import build_model
 
-FIG4 = 5  # images per sample of the global prior
 CHECKED_IMAGES = 256  # whose bits chains start from, to test log Z
-
-
-class Trained(nn.Module):
-    """A trained model in evaluation mode: images in, bits out, and back."""
-
-    def __init__(self, model: Model, recipe: Recipe, record: dict[str, Any]) -> None:
-        super().__init__()
-        self.model, self.recipe, self.record = model, recipe, record
-        self._log_z: LogPartition | None = None
-        self.eval()
-
-    @property
-    def device(self) -> torch.device:
-        return next(self.model.parameters()).device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return next(self.model.parameters()).dtype
-
-    @torch.no_grad()
-    def encode(self, x: Tensor) -> Tensor:
-        """The most likely bit of every global unit in turn, (batch, units) of 0 and 1; x (batch, ...pixels)."""
-        self._binary_only("encode")
-        x = self._images(x)
-        if isinstance(self.model, DVAE):
-            bits: list[Tensor] = []
-            encoded = self.model.encode(x)
-            for _ in self.model.group_sizes:
-                bits.append((self.model.posterior_parameters(encoded, bits) > 0).to(self.dtype))
-            return torch.cat(bits, -1)
-        half = [x.new_full((len(x), size), 0.5) for size in self.model.group_sizes]
-        return torch.cat(self.model.posterior(x.flatten(1), half, Binary(validate_args=False)).zeta, -1)
-
-    def shown(self, images: Tensor) -> Tensor:
-        """Images of this model as a picture shows them, from black at 0 to white at 1."""
-        return self.model.likelihood.shown(images) if isinstance(self.model, DVAE) else images
-
-    @torch.no_grad()
-    def decode(self, bits: Tensor, generator: torch.Generator | None = None, mean: bool = True) -> Tensor:
-        """Images (batch, channels, height, width) of given bits; local units are drawn from their prior.
-
-        `mean` False draws the pixels; see `sample`.
-        """
-        self._binary_only("decode")
-        if bits.shape[-1] != self.model.num_units:
-            raise ValueError(f"bits must have shape (batch, {self.model.num_units}), got {tuple(bits.shape)}")
-        return self._decoded(bits.to(self.device, self.dtype), generator, mean)
-
-    def _decoded(self, code: Tensor, generator: torch.Generator | None, mean: bool) -> Tensor:
-        groups = list(code.split(self.model.group_sizes, -1)) if self.model.group_sizes else []
-        if isinstance(self.model, DVAE):
-            drawn = self.model.top_down(Prior(self.model, groups, self._noise(generator)), len(code))
-            return self.model.decoder.generate(drawn.features, generator, mean)
-        pixels = torch.sigmoid(self.model.pixel_logits(groups)).reshape(-1, *self.model.image_shape)
-        return pixels if mean else (self._noise(generator).uniform(*pixels.shape) < pixels).to(self.dtype)
-
-    @torch.no_grad()
-    def reconstruct(self, x: Tensor, generator: torch.Generator | None = None, mean: bool = True) -> Tensor:
-        """Images given a draw of all latents from the posterior of x, in the binary limit; `mean` as for `sample`."""
-        x = self._images(x)
-        if isinstance(self.model, DVAE):
-            q = Posterior(self.model, self.model.encode(x), self._noise(generator), None, exact=True)
-            return self.model.decoder.generate(self.model.top_down(q, len(x)).features, generator, mean)
-        return self.decode(self.encode(x), generator, mean)
-
-    @torch.no_grad()
-    def sample(self, n: int, generator: torch.Generator | None = None, per_code: int = 1, mean: bool = True) -> Tensor:
-        """Images of the prior, `per_code` of them for each of n samples of the global units (Fig. 4).
-
-        With `mean` False every pixel is drawn: a sample of p(x). With `mean` True pixels show their means, which look
-        smoother. Where pixels depend on each other, as in a conditional decoder, only the finest scale does so, and the
-        coarser ones show the pixels drawn there, so that the parts of an image belong together.
-        """
-        return self._decoded(self.sample_code(n, generator).repeat_interleave(per_code, 0), generator, mean)
-
-    @torch.no_grad()
-    def sample_code(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """Global units of the prior, (n, units); a Boltzmann prior is sampled by parallel tempering."""
-        model, noise = self.model, self._noise(generator)
-        if model.prior is not None:
-            return model.prior.sample(n, generator)
-        if isinstance(model, DVAE):
-            if not model.group_sizes:
-                return torch.empty(n, 0, dtype=self.dtype, device=self.device)
-            parts = [part.expand(n, -1) for part in model.global_priors()]
-            return torch.cat([model.global_latent.draw(part, noise, None).value for part in parts], -1)
-        z: list[Tensor] = []
-        for a, size in enumerate(model.group_sizes):
-            logits = model.prior_logits(z)[a] if a else model.first_logits
-            z.append((noise.uniform(n, size) < torch.sigmoid(logits)).to(self.dtype))
-        return torch.cat(z, -1)
-
-    def log_likelihood(self, x: Tensor, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
-        """Importance-weighted log p(x) in the binary limit, (batch,); log Z is estimated once."""
-        return log_likelihood(
-            self.model, self._images(x), num_samples, log_z=self._log_z_value(generator), generator=generator
-        )
-
-    def _log_z_value(self, generator: torch.Generator | None) -> float:
-        if self.model.prior is None:
-            return 0.0
-        if self._log_z is None:
-            self._log_z = log_partition(self.model.prior, "auto", generator)
-        return self._log_z.value
-
-    def _noise(self, generator: torch.Generator | None) -> BatchNoise:
-        return BatchNoise(generator, self.device, dtype=self.dtype)
-
-    def _binary_only(self, what: str) -> None:
-        if isinstance(self.model, DVAE) and self.model.global_kind not in ("rbm", "bernoulli"):
-            raise UsageError(f"cannot {what}: this model has no binary global units ({self.model.global_kind})")
-
-    def _images(self, x: Tensor) -> Tensor:
-        shape = self.model.image_shape
-        if x.dim() < 2 or math.prod(x.shape[1:]) != math.prod(shape):
-            raise ValueError(f"x must be (batch, {', '.join(map(str, shape))}), got {tuple(x.shape)}")
-        return x.reshape(len(x), *shape).to(self.device, self.dtype)
-
-
-def images_per_code(trained: Trained) -> int:
-    """Five where local units vary below a global sample, as in Fig. 4; otherwise a code has one image."""
-    return FIG4 if isinstance(trained.model, DVAE) else 1
 
 
 def read_recipe(run_dir: Path | str) -> Recipe:
@@ -189,7 +64,7 @@ def _model(recipe: Recipe, saved: checkpoint.Checkpoint) -> Model:
     budget.check(recipe, shape)
     blank = torch.zeros(shape, dtype=torch.float32, device="cpu")
     mean = weights["train_mean"].cpu().reshape(shape) if "train_mean" in weights else blank
-    model = build_model(recipe, mean)
+    model = build_model(recipe.model, mean)
     model = model.to(next(value.dtype for value in weights.values() if value.is_floating_point()))
     model.load_state_dict(weights)
     return model
@@ -204,15 +79,9 @@ def _image_shape(recipe: Recipe, stated: Any, weights: dict[str, Tensor]) -> tup
     if not whole:
         raise ValueError(f"image_shape {str(stated)[:60]} is not made of three whole positive numbers")
     channels, height, width = stated
-    if isinstance(recipe.model, Convolutional):
-        side = recipe.model.image_size
-        fits = channels <= 3 and max(height, width) <= side
-        holds = f"takes at most 3 channels of {side} x {side}"
-    else:
-        pixels = weights["train_mean"].numel()
-        fits, holds = channels * height * width == pixels, f"has {pixels} pixels"
-    if not fits:
-        raise ValueError(f"image_shape {stated} cannot be: its model {holds}")
+    pixels = weights["train_mean"].numel() if "train_mean" in weights else None
+    if misfit := recipe.model.misfit((channels, height, width), pixels):
+        raise ValueError(f"image_shape {stated} cannot be: {misfit}")
     return channels, height, width
 
 
@@ -255,8 +124,8 @@ def evaluation_of(run_dir: Path | str) -> dict[str, Any]:
     raise OSError(f"{run_dir} has no evaluation{other}; dvaepp evaluate {run_dir} makes one")
 
 
-def _evaluated(recipe: Recipe, record: dict[str, Any]) -> evaluations.Model:
-    return evaluations.Model(record[evaluations.DIGEST], record, recipe.training.seed, recipe.evaluation.beta)
+def _evaluated(recipe: Recipe, record: dict[str, Any]) -> evaluations.Evaluated:
+    return evaluations.Evaluated(record[evaluations.DIGEST], record, recipe.training.seed, recipe.evaluation.beta)
 
 
 def dataset_of(recipe: Recipe, data_dir: Path | str | None = None) -> Dataset:
@@ -299,18 +168,18 @@ def evaluate(
     beta = recipe.evaluation.beta if beta is None else beta
     first = ranks.rank() == 0
     log_z: LogPartition | None = None
-    if model.prior is not None:
+    if model.boltzmann is not None:
         generator = torch.Generator(device).manual_seed(seed)
         shown = show_progress if first else False
-        log_z = log_partition(model.prior, "auto", generator, show_progress=shown, **log_z_options)
+        log_z = log_partition(model.boltzmann, "auto", generator, show_progress=shown, **log_z_options)
         if log_z.method != "exact":  # bits of images are states that the prior should know
             bits = trained.encode(x[:: math.ceil(len(x) / CHECKED_IMAGES)])
-            log_z = with_starts(model.prior, log_z, bits, generator, shown)
+            log_z = with_starts(model.boltzmann, log_z, bits, generator, shown)
     smoothing = None if beta == "inf" else smoothing_at(recipe.smoothing, 1.0)
     value = ranks.from_first(log_z.value if log_z else 0.0)
 
     def estimate(images: Tensor, generator: torch.Generator) -> Tensor:
-        images = images.to(next(model.parameters()).dtype)
+        images = images.to(model.dtype)
         options = {"log_z": value, "smoothing": smoothing, "generator": generator}
         return log_likelihood(model, images, num_samples, **options)[:, None]
 
@@ -349,7 +218,7 @@ class NonFiniteResult(ValueError):
     """A log-likelihood or a log Z is infinite or no number."""
 
 
-def _keep(folder: Path, result: dict[str, Any], model: evaluations.Model, say: Callable[[str], None]) -> None:
+def _keep(folder: Path, result: dict[str, Any], model: evaluations.Evaluated, say: Callable[[str], None]) -> None:
     try:
         line = evaluations.keep(folder, result, model).line
     except OSError as error:

@@ -16,6 +16,7 @@ from dvaepp.errors import UsageError
 from dvaepp.models.feedforward import FeedForward
 from dvaepp.networks.dense import EPS, Dense
 from dvaepp.priors.base import BoltzmannPrior
+from dvaepp.priors.directed import Directed
 
 Map = tuple[Integers, Integers]
 MEAN = 24  # fractional bits of the training mean
@@ -41,10 +42,12 @@ def integer_model(model: nn.Module) -> IntegerModel:
 
 
 def _prior(model: FeedForward) -> IntegerPrior:
-    if model.prior is not None:
-        return _boltzmann(model.prior)
-    networks = [IntegerNetwork(_maps(net)) for net in model.prior_networks]
-    return DirectedIntegers(quantized(_numbers(model.first_logits)), networks)
+    if model.boltzmann is not None:
+        return _boltzmann(model.boltzmann)
+    if not isinstance(model.prior, Directed):
+        raise UsageError(f"a {type(model.prior).__name__} prior cannot be coded in whole numbers; use rbm or directed")
+    networks = [IntegerNetwork(_maps(net)) for net in model.prior.networks]
+    return DirectedIntegers(quantized(_numbers(model.prior.first_logits)), networks)
 
 
 def _boltzmann(prior: BoltzmannPrior) -> BoltzmannIntegers:

@@ -24,7 +24,7 @@ DEPTH = 20  # levels of JSON; an evaluation has four
 Record = dict[str, Any]
 
 
-class Model(NamedTuple):
+class Evaluated(NamedTuple):
     """What an evaluation must agree with: a checkpoint's digest and record, and of the recipe the seed and β."""
 
     digest: str
@@ -75,7 +75,7 @@ def strict(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def belongs(evaluation: Mapping[str, Any], model: Model) -> bool:
+def belongs(evaluation: Mapping[str, Any], model: Evaluated) -> bool:
     """Whether an evaluation is of this model.
 
     Before version 0.2 evaluations had no digest. They tell step, data and seed, and where all of these agree they
@@ -92,7 +92,7 @@ def belongs(evaluation: Mapping[str, Any], model: Model) -> bool:
     return all(name in evaluation and evaluation[name] == value for name, value in expected.items())
 
 
-def keep(folder: Path, result: Record, model: Model) -> Kept:
+def keep(folder: Path, result: Record, model: Evaluated) -> Kept:
     """Add a result to the history, and make it evaluation.json unless a better one of the same model is there."""
     before = read(folder)
     history = folder / HISTORY
@@ -121,7 +121,7 @@ def in_words(evaluation: Mapping[str, Any]) -> str:
     )
 
 
-def _quality(evaluation: Mapping[str, Any], model: Model) -> tuple[bool, bool, bool, float, float]:
+def _quality(evaluation: Mapping[str, Any], model: Evaluated) -> tuple[bool, bool, bool, float, float]:
     at_infinity = evaluation.get("beta") == "inf"
     return (
         is_number(evaluation.get("log_likelihood")),  # older versions wrote down what was not finite

@@ -8,20 +8,26 @@ prior in generation.
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from dvaepp.errors import UsageError
 from dvaepp.models import likelihoods
+from dvaepp.models.base import LogWeights, Model, Smoothings, Terms
 from dvaepp.models.decoder import Canvas, Decoder
+from dvaepp.models.dvaepp_summary import rows
 from dvaepp.models.latents import LATENTS, Drawn, Latent
-from dvaepp.models.local import Given, LocalNetworks, Walk
-from dvaepp.models.noise import Noise
+from dvaepp.models.local import LocalNetworks
+from dvaepp.models.noise import BatchNoise
+from dvaepp.models.sources import Encoded, Posterior, Prior, Source, TopDown
+from dvaepp.models.summary import Row, count
 from dvaepp.networks.norm import BatchNorm
 from dvaepp.networks.residual import factor, parse, residual
 from dvaepp.networks.selu import Selu
+from dvaepp.objectives.prior_kl import prior_kl
+from dvaepp.priors.base import BoltzmannPrior
 from dvaepp.priors.rbm import RBM
 from dvaepp.smoothing.base import Smoothing
 from dvaepp.smoothing.groups import for_groups
@@ -45,37 +51,10 @@ class Architecture(NamedTuple):
     dense: Sequence[int] = ()
 
 
-class Encoded(NamedTuple):
-    """What q needs of images: features for the global networks, and the local networks given their own features."""
-
-    top: Tensor
-    local: Given
-
-    def repeated(self, times: int) -> "Encoded":
-        """The same images again and again, for several samples of each."""
-        return Encoded(self.top.repeat(times, 1), self.local.repeated(times))
-
-
-class TopDown(NamedTuple):
-    """One pass: the draws of the global and of the local groups, ζ scaled up, and what the decoder reads."""
-
-    zeta: list[Drawn]
-    up: Tensor
-    h: list[Drawn]
-    features: Tensor
-
-
-@runtime_checkable
-class Source(Protocol):
-    """Where a pass takes its latents from."""
-
-    def global_group(self, before: Sequence[Tensor]) -> Drawn: ...
-
-    def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn: ...
-
-
-class DVAE(nn.Module):
+class DVAE(Model):
     """`global_kind` "none" puts a learned map in place of ζ scaled up."""
+
+    images_per_code = 5  # Fig. 4: local units vary below a global sample
 
     def __init__(
         self,
@@ -96,6 +75,7 @@ class DVAE(nn.Module):
         a = architecture
         self.image_shape = tuple(image_shape)
         self.global_kind = global_kind
+        self.binary_code = global_kind in ("rbm", "bernoulli")
         self.group_sizes = [] if global_kind == "none" else [global_units // global_groups] * global_groups
         self.global_latent: Latent = LATENTS["normal" if global_kind == "normal" else "bernoulli"]
         self.local_latent: Latent = LATENTS[local_kind]
@@ -150,26 +130,26 @@ class DVAE(nn.Module):
         )
 
     @property
-    def device(self) -> torch.device:
-        return next(self.parameters()).device
+    def boltzmann(self) -> BoltzmannPrior | None:
+        return self.prior
 
     @property
-    def num_units(self) -> int:
-        return sum(self.group_sizes)
+    def num_smoothed_groups(self) -> int:
+        latents = [self.global_latent] * len(self.group_sizes) + [self.local_latent] * self.p.num_groups
+        return sum(latent.smoothed for latent in latents)
 
-    def smoothings(self, smoothing: Smoothing | Sequence[Smoothing]) -> tuple[Sequence[Smoothing], Sequence[Smoothing]]:
+    def smoothings(self, smoothing: Smoothings) -> tuple[Sequence[Smoothing], Sequence[Smoothing]]:
         """A smoothing for each global and for each local group, from one for all or one for each binary group."""
         num_global, num_local = len(self.group_sizes), self.p.num_groups
         if isinstance(smoothing, Smoothing):
             return [smoothing] * num_global, [smoothing] * num_local
-        binary = LATENTS["bernoulli"]
-        smoothed = num_global if self.global_latent is binary else 0
-        each = for_groups(smoothing, smoothed + (num_local if self.local_latent is binary else 0))
+        smoothed = num_global if self.global_latent.smoothed else 0
+        each = for_groups(smoothing, self.num_smoothed_groups)
         # normal groups ignore what they are given
         return each[:smoothed] or [each[0]] * num_global, each[smoothed:] or [each[0]] * num_local
 
-    def encode(self, x: Tensor) -> Encoded:
-        """Of images (rows, channels, height, width)."""
+    def features(self, x: Tensor) -> Encoded:
+        """What q needs of images."""
         features = self.norm1(self.down1(self.input_norm(self.canvas.pad(x))))
         top = self.norm2(self.down2(features)).flatten(1) if self.group_sizes else features.flatten(1)
         return Encoded(top, self.q.given(features))
@@ -205,56 +185,92 @@ class DVAE(nn.Module):
         per_unit = self.global_latent.parameters_per_unit
         return [part[None] for part in self.prior_parameters.split([per_unit * size for size in self.group_sizes])]
 
-
-class Posterior:
-    """q(z, ζ, h|x) as a source. `exact` draws z and then ζ, for evaluation; otherwise reparameterised samples."""
-
-    def __init__(
+    def terms(
         self,
-        model: DVAE,
-        encoded: Encoded,
-        noise: Noise,
-        smoothing: Smoothing | Sequence[Smoothing] | None,
-        exact: bool = False,
-    ) -> None:
-        self.model, self.encoded, self.noise, self.exact = model, encoded, noise, exact
-        self._smoothings = None if smoothing is None else model.smoothings(smoothing)
-        self.global_parameters: list[Tensor] = []
-        self.local_parameters: list[Tensor] = []
-        self._walk: Walk | None = None
+        x: Tensor,
+        smoothing: Smoothings,
+        noise: BatchNoise,
+        *,
+        objective: str,
+        log_z: Tensor | float = 0.0,
+        weights: bool = False,
+    ) -> Terms:
+        q = Posterior(self, self.features(x), noise, smoothing)
+        per_global, per_local = self.smoothings(smoothing)
+        drawn = self.top_down(q, len(x))
+        zeta, h = [group.value for group in drawn.zeta], [group.value for group in drawn.h]
+        kl: list[Tensor] = []
+        if self.prior is not None:
+            kl.append(prior_kl(objective, self.prior, q.global_parameters, zeta, per_global, log_z)[0])
+        elif zeta:
+            groups = zip(q.global_parameters, self.global_priors(), zeta, per_global, strict=True)
+            kl += [self.global_latent.kl(*group) for group in groups]
+        local = zip(q.local_parameters, self.local_priors(drawn), h, per_local, strict=True)
+        kl += [self.local_latent.kl(*group) for group in local]
+        log_likelihood = self.decoder(drawn.features, self.canvas.pad(x))
+        return Terms(log_likelihood, torch.stack(kl), q.global_parameters if self.binary_code else [])
 
-    def global_group(self, before: Sequence[Tensor]) -> Drawn:
-        self.global_parameters.append(self.model.posterior_parameters(self.encoded, before))
-        smoothing = None if self._smoothings is None else self._smoothings[0][len(before)]
-        return self._draw(self.model.global_latent, self.global_parameters[-1], smoothing)
+    def log_weights(
+        self, x: Tensor, smoothing: Smoothings | None = None, generator: torch.Generator | None = None
+    ) -> LogWeights:
+        """w = p(x|ζ, h) p(z) p(h|ζ) / (q(z|x) q(h|x, ζ)); the share of x in the local networks serves all samples."""
+        encoded, noise = self.features(x), BatchNoise(generator, x.device)
 
-    def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn:
-        if self._walk is None:
-            self._walk = self.encoded.local.walk(up)
-        self.local_parameters.append(self._walk(before))
-        smoothing = None if self._smoothings is None else self._smoothings[1][len(before)]
-        return self._draw(self.model.local_latent, self.local_parameters[-1], smoothing)
+        def draw(k: int) -> Tensor:
+            q = Posterior(self, encoded.repeated(k), noise, smoothing, exact=True)
+            drawn = self.top_down(q, k * len(x))
+            log_w = self.decoder(drawn.features, self.canvas.pad(x).repeat(k, 1, 1, 1))
+            log_w = self._with_code(log_w, q, [group.scored for group in drawn.zeta])
+            latent = self.local_latent
+            for mine, prior, group in zip(q.local_parameters, self.local_priors(drawn), drawn.h, strict=True):
+                log_w = log_w + latent.log_prob(prior, group.scored) - latent.log_prob(mine, group.scored)
+            return log_w.reshape(k, len(x))
 
-    def _draw(self, latent: Latent, parameters: Tensor, smoothing: Smoothing | None) -> Drawn:
-        if self.exact:
-            return latent.draw(parameters, self.noise, smoothing)
-        assert smoothing is not None
-        value = latent.sample(parameters, self.noise, smoothing)
-        return Drawn(value, value)
+        return draw
 
+    def _with_code(self, log_w: Tensor, q: Posterior, z: Sequence[Tensor]) -> Tensor:
+        """Add log p(z) - log q(z|x), for a Boltzmann prior up to log Z."""
+        for parameters, value in zip(q.global_parameters, z, strict=True):
+            log_w = log_w - self.global_latent.log_prob(parameters, value)
+        if self.prior is not None:
+            return log_w - self.prior.energy(torch.cat(list(z), 1))
+        for parameters, value in zip(self.global_priors() if z else [], z, strict=True):
+            log_w = log_w + self.global_latent.log_prob(parameters.expand(len(value), -1), value)
+        return log_w
 
-class Prior:
-    """p(h|ζ) as a source, after given global values."""
+    def encode(self, x: Tensor) -> Tensor:
+        bits: list[Tensor] = []
+        encoded = self.features(x)
+        for _ in self.group_sizes:
+            bits.append((self.posterior_parameters(encoded, bits) > 0).to(self.dtype))
+        return torch.cat(bits, -1)
 
-    def __init__(self, model: DVAE, zeta: Sequence[Tensor], noise: Noise, smoothing: Smoothing | None = None) -> None:
-        self.model, self.zeta, self.noise, self.smoothing = model, zeta, noise, smoothing
-        self._walk: Walk | None = None
+    def decode(self, code: Tensor, generator: torch.Generator | None = None, mean: bool = True) -> Tensor:
+        groups = list(code.split(self.group_sizes, -1)) if self.group_sizes else []
+        noise = BatchNoise(generator, self.device, dtype=self.dtype)
+        drawn = self.top_down(Prior(self, groups, noise), len(code))
+        return self.decoder.generate(drawn.features, generator, mean)
 
-    def global_group(self, before: Sequence[Tensor]) -> Drawn:
-        value = self.zeta[len(before)]
-        return Drawn(value, value)
+    def reconstruct(self, x: Tensor, generator: torch.Generator | None = None, mean: bool = True) -> Tensor:
+        """Images given a draw of all latents from the posterior of x, in the binary limit."""
+        noise = BatchNoise(generator, self.device, dtype=self.dtype)
+        q = Posterior(self, self.features(x), noise, None, exact=True)
+        return self.decoder.generate(self.top_down(q, len(x)).features, generator, mean)
 
-    def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn:
-        if self._walk is None:
-            self._walk = self.model.p.walk(up)
-        return self.model.local_latent.draw(self._walk(before), self.noise, self.smoothing)
+    def shown(self, images: Tensor) -> Tensor:
+        return self.likelihood.shown(images)
+
+    def sample_code(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        if self.prior is not None:
+            return super().sample_code(n, generator)
+        if not self.group_sizes:
+            return torch.empty(n, 0, dtype=self.dtype, device=self.device)
+        noise = BatchNoise(generator, self.device, dtype=self.dtype)
+        parts = [part.expand(n, -1) for part in self.global_priors()]
+        return torch.cat([self.global_latent.draw(part, noise, None).value for part in parts], -1)
+
+    def kl_names(self) -> list[str]:
+        return super().kl_names() + [f"h{j + 1}" for j in range(self.p.num_groups)]
+
+    def summary(self) -> list[Row]:
+        return [*rows(self), Row("total", "", "", count(self))]

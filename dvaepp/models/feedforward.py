@@ -1,39 +1,38 @@
-"""The feed-forward models of Sec. 7.1 and 7.2: hierarchical posterior, Boltzmann or directed prior, Bernoulli decoder.
-
-    q(z, ζ|x) = Π_a q(z_a|x, ζ_<a) r(ζ_a|z_a),   p(x, ζ, z) = p(z) Π r(ζ|z) p(x|ζ)
+"""The feed-forward models of Sec. 7.1 and 7.2: a `BinaryVAE` of dense networks with a Bernoulli decoder.
 
 The encoder reads x - mean(train); the decoder's logits are offset by the fixed logit of that mean, so that an untrained
 model already has the right grey.
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dvaepp.errors import UsageError
-from dvaepp.kernels import bernoulli
+from dvaepp.estimators.base import RelaxedTarget
+from dvaepp.models.base import LogWeights, Smoothings
+from dvaepp.models.binary_vae import BinaryVAE
+from dvaepp.models.dense_target import DenseTarget
+from dvaepp.models.dense_weights import CHUNK, ROWS, DenseWeights
+from dvaepp.models.likelihoods import BernoulliPixels
 from dvaepp.networks.dense import Dense
+from dvaepp.priors.directed import Directed
+from dvaepp.priors.family import Prior
 from dvaepp.priors.rbm import RBM
-from dvaepp.smoothing.base import Smoothing
-from dvaepp.smoothing.groups import for_groups
 
 
-class Posterior(NamedTuple):
-    """Per group a: logits of q(z_a|x, ζ_<a) and the sample ζ_a, each (..., units)."""
-
-    logits: list[Tensor]
-    zeta: list[Tensor]
-
-
-class FeedForward(nn.Module):
+class FeedForward(BinaryVAE):
     """A VAE with groups of binary latent units.
 
     `prior`: "rbm", whose sides are the two halves of all units, or "directed", p(z_a|ζ_<a) by a network like the
     encoder's (the first group has a free logit per unit). `centered_code` feeds the decoder 2ζ - 1 (Sec. 7.1).
     """
 
+    rows_at_once = ROWS
+    samples_in_chunk = CHUNK
+    former_names = {"prior.first_logits": "first_logits", "prior.networks.": "prior_networks."}
     train_mean: Tensor
     output_bias: Tensor
 
@@ -48,56 +47,49 @@ class FeedForward(nn.Module):
         centered_code: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
-        self.image_shape = tuple(train_mean.shape)
-        self.group_sizes = list(group_sizes)
-        self.centered_code = centered_code
         mean = train_mean.reshape(-1).float()
-        self.register_buffer("train_mean", mean)
-        self.register_buffer("output_bias", torch.logit(mean.clamp(0.001, 0.999)))
         pixels, units = len(mean), sum(group_sizes)
 
         def dense(inputs: int, outputs: int) -> Dense:
             return Dense(inputs, outputs, hidden, batch_norm=batch_norm, generator=generator)
 
         before = [sum(group_sizes[:a]) for a in range(len(group_sizes))]
-        self.encoders = nn.ModuleList(dense(pixels + n, size) for n, size in zip(before, group_sizes, strict=True))
-        self.decoder = dense(units, pixels)
-        self.prior: RBM | None = None
+        encoders = [dense(pixels + n, size) for n, size in zip(before, group_sizes, strict=True)]
+        decoder = dense(units, pixels)
+        made: Prior
         if prior == "rbm":
             if units < 2:
                 raise UsageError(f"an RBM prior needs at least 2 units, got {units}")
-            self.prior = RBM(units // 2, units - units // 2)
+            made = RBM(units // 2, units - units // 2)
         else:
-            self.first_logits = nn.Parameter(torch.zeros(group_sizes[0], dtype=torch.float32))
             later = list(zip(before, group_sizes, strict=True))[1:]
-            self.prior_networks = nn.ModuleList(dense(n, size) for n, size in later)
+            made = Directed(group_sizes, [dense(n, size) for n, size in later])
+        super().__init__(
+            encoders,
+            decoder,
+            made,
+            BernoulliPixels(),
+            image_shape=train_mean.shape,
+            group_sizes=group_sizes,
+        )
+        self.centered_code = centered_code
+        self.register_buffer("train_mean", mean)
+        self.register_buffer("output_bias", torch.logit(mean.clamp(0.001, 0.999)))
 
-    @property
-    def num_units(self) -> int:
-        return sum(self.group_sizes)
+    def context(self, x: Tensor) -> Tensor:
+        return x.flatten(1) - self.train_mean
 
-    def posterior(self, x: Tensor, rho: Sequence[Tensor], smoothing: Smoothing | Sequence[Smoothing]) -> Posterior:
-        """Sample the groups in turn; x (batch, pixels), rho per group (batch, units); a smoothing, or one each."""
-        centered = x - self.train_mean
-        logits: list[Tensor] = []
-        zeta: list[Tensor] = []
-        for encoder, noise, each in zip(self.encoders, rho, for_groups(smoothing, len(rho)), strict=True):
-            logits.append(encoder(centered, *zeta))
-            zeta.append(each.sample(logits[-1], noise))
-        return Posterior(logits, zeta)
-
-    def prior_logits(self, zeta: Sequence[Tensor]) -> list[Tensor]:
-        """Logits of the directed prior p(z_a|ζ_<a)."""
-        later = [net(*zeta[: a + 1]) for a, net in enumerate(self.prior_networks)]
-        return [self.first_logits, *later]
-
-    def pixel_logits(self, zeta: Sequence[Tensor]) -> Tensor:
+    def likelihood_parameters(self, zeta: Sequence[Tensor]) -> Tensor:
         """Logits of p(x|ζ), (..., pixels)."""
         code = [2 * group - 1 for group in zeta] if self.centered_code else zeta
         logits: Tensor = self.decoder(*code, offset=self.output_bias)
         return logits
 
-    def log_likelihood(self, x: Tensor, zeta: Sequence[Tensor]) -> Tensor:
-        """log p(x|ζ), (batch,)."""
-        return bernoulli.log_prob(x, self.pixel_logits(zeta))
+    def log_weights(
+        self, x: Tensor, smoothing: Smoothings | None = None, generator: torch.Generator | None = None
+    ) -> LogWeights:
+        """What depends on x alone, its share of every encoder's first layer, is computed once per image."""
+        return DenseWeights(self, x.flatten(1), smoothing, generator).draw
+
+    def target(self, x: Tensor) -> RelaxedTarget:
+        return DenseTarget(self, x.flatten(1))

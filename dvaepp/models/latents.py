@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from dvaepp.models.noise import Noise
+from dvaepp.models.noise import BatchNoise
 from dvaepp.objectives.marginal import bracket
 from dvaepp.smoothing.base import Overlapping, Smoothing
 
@@ -27,9 +27,11 @@ class Drawn(NamedTuple):
 
 class Latent(ABC):
     parameters_per_unit: int
+    smoothed: bool
+    """Whether its units are binary, and smoothed in training."""
 
     @abstractmethod
-    def sample(self, parameters: Tensor, noise: Noise, smoothing: Smoothing) -> Tensor:
+    def sample(self, parameters: Tensor, noise: BatchNoise, smoothing: Smoothing) -> Tensor:
         """A reparameterised sample for training."""
 
     @abstractmethod
@@ -37,7 +39,7 @@ class Latent(ABC):
         """KL(q || p) given the parents' sample, (rows,); its mean over samples is the KL, its gradient's the KL's."""
 
     @abstractmethod
-    def draw(self, parameters: Tensor, noise: Noise, smoothing: Smoothing | None) -> Drawn:
+    def draw(self, parameters: Tensor, noise: BatchNoise, smoothing: Smoothing | None) -> Drawn:
         """An exact draw; `smoothing` None is the binary limit."""
 
     @abstractmethod
@@ -49,8 +51,9 @@ class Normal(Latent):
     """Channels are means and log standard deviations, each bounded as 5 tanh(v / 5)."""
 
     parameters_per_unit = 2
+    smoothed = False
 
-    def sample(self, parameters: Tensor, noise: Noise, smoothing: Smoothing) -> Tensor:
+    def sample(self, parameters: Tensor, noise: BatchNoise, smoothing: Smoothing) -> Tensor:
         mean, log_sd = moments(parameters)
         return mean + log_sd.exp() * noise.normal_like(mean)
 
@@ -60,7 +63,7 @@ class Normal(Latent):
         gap = torch.exp(-2 * p_log_sd) * (torch.exp(2 * q_log_sd) + (q_mean - p_mean) ** 2)
         return (p_log_sd - q_log_sd + 0.5 * (gap - 1)).flatten(1).sum(1)
 
-    def draw(self, parameters: Tensor, noise: Noise, smoothing: Smoothing | None) -> Drawn:
+    def draw(self, parameters: Tensor, noise: BatchNoise, smoothing: Smoothing | None) -> Drawn:
         mean, log_sd = moments(parameters)
         value = mean + log_sd.exp() * noise.normal_like(mean)
         return Drawn(value, value)
@@ -81,15 +84,16 @@ class Bernoulli(Latent):
     """Channels are logits; training smooths the units and takes the marginal KL (Eq. 5)."""
 
     parameters_per_unit = 1
+    smoothed = True
 
-    def sample(self, parameters: Tensor, noise: Noise, smoothing: Smoothing) -> Tensor:
+    def sample(self, parameters: Tensor, noise: BatchNoise, smoothing: Smoothing) -> Tensor:
         return smoothing.sample(parameters, noise.uniform(*parameters.shape))
 
     def kl(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
         assert isinstance(smoothing, Overlapping)
         return bracket(q, p, value, smoothing, path_only=True).flatten(1).sum(1)
 
-    def draw(self, parameters: Tensor, noise: Noise, smoothing: Smoothing | None) -> Drawn:
+    def draw(self, parameters: Tensor, noise: BatchNoise, smoothing: Smoothing | None) -> Drawn:
         z = (noise.uniform(*parameters.shape) < torch.sigmoid(parameters)).to(parameters.dtype)
         return Drawn(z if smoothing is None else smoothed(z, smoothing, noise.uniform(*z.shape)), z)
 

@@ -1,6 +1,8 @@
 """p(x) of each pixel from a network's output channels: Bernoulli, or a mixture of discretized logistics (Sec. 6.1)."""
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -8,6 +10,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from dvaepp.distributions.logistic_mixture import DiscretizedLogisticMixture
 from dvaepp.errors import UsageError
+from dvaepp.kernels import bernoulli
 from dvaepp.numerics import uniform
 
 MIXTURES = 10  # App. G: 100 output channels
@@ -27,6 +30,20 @@ class Likelihood(ABC):
     def sample(self, parameters: Tensor, generator: torch.Generator | None) -> Tensor:
         """Pixels (rows, channels, height, width) at their levels."""
 
+    def shaped(self, parameters: Tensor, image_shape: Sequence[int]) -> Tensor:
+        """A decoder's output as (rows, outputs, height, width); what does not fit is refused."""
+        expected = (self.outputs, *image_shape[1:])
+        if math.prod(parameters.shape[1:]) != math.prod(expected):
+            raise UsageError(
+                f"the decoder gives {tuple(parameters.shape[1:])} for images {tuple(image_shape)}, and this likelihood "
+                f"takes {expected}, in that or any shape of as many numbers"
+            )
+        return parameters.reshape(len(parameters), *expected)
+
+    def total(self, parameters: Tensor, x: Tensor) -> Tensor:
+        """log p(x) of whole images, (rows,), from a decoder's output."""
+        return self.log_prob(self.shaped(parameters, x.shape[1:]), x).flatten(1).sum(1)
+
     @abstractmethod
     def mean(self, parameters: Tensor) -> Tensor:
         """Mean pixels, to look at."""
@@ -41,6 +58,18 @@ class BernoulliPixels(Likelihood):
 
     def log_prob(self, parameters: Tensor, x: Tensor) -> Tensor:
         return -binary_cross_entropy_with_logits(parameters, x, reduction="none").squeeze(1)
+
+    def shaped(self, parameters: Tensor, image_shape: Sequence[int]) -> Tensor:
+        """Logits of as many numbers as the image has, in any shape."""
+        if math.prod(parameters.shape[1:]) != math.prod(image_shape):
+            raise UsageError(
+                f"the decoder gives {tuple(parameters.shape[1:])} for images {tuple(image_shape)}: a Bernoulli "
+                f"likelihood takes one logit for each of their {math.prod(image_shape)} pixels"
+            )
+        return parameters.reshape(len(parameters), *image_shape)
+
+    def total(self, parameters: Tensor, x: Tensor) -> Tensor:
+        return bernoulli.log_prob(x.flatten(1), parameters.flatten(1))
 
     def sample(self, parameters: Tensor, generator: torch.Generator | None) -> Tensor:
         noise = uniform(*parameters.shape, generator=generator, dtype=parameters.dtype, device=parameters.device)

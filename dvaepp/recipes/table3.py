@@ -10,15 +10,15 @@ from typing import Any, Literal
 from dvaepp import data
 from dvaepp.errors import UsageError
 from dvaepp.recipes.schema import (
-    Chains,
-    Convolutional,
-    Data,
-    Evaluation,
-    Optimizer,
-    Plateau,
+    ChainsConfig,
+    ConvolutionalConfig,
+    DataConfig,
+    EvaluationConfig,
+    OptimizerConfig,
+    PlateauConfig,
     Recipe,
-    Smoothing,
-    Training,
+    SmoothingConfig,
+    TrainingConfig,
 )
 
 EPOCHS = 400
@@ -59,17 +59,17 @@ def _recipe(
     if size not in ("paper", "small"):
         raise UsageError(f"size is paper or small, got {size!r}")
     conditional = "mnist" not in dataset and dataset != "demo"
-    chosen = Convolutional(**{**ARCHITECTURES.get(dataset, OMNIGLOT), "conditional": conditional, **model})
+    chosen = ConvolutionalConfig(**{**ARCHITECTURES.get(dataset, OMNIGLOT), "conditional": conditional, **model})
     spike = objective == "rolfe"
     sharpness = beta if beta is not None else 8.0
     return Recipe(
         name=name,
-        data=Data(name=dataset),
+        data=DataConfig(name=dataset),
         model=chosen if size == "paper" else _small(chosen),
-        smoothing=Smoothing.of("spike_exponential" if spike else "exponential", beta=sharpness),
-        optimizer=Optimizer(name="adamax", learning_rate=1e-3, epsilon=1e-8, plateau=Plateau()),
-        chains=Chains(num_chains=100, num_sweeps=40),
-        training=Training(
+        smoothing=SmoothingConfig.of("spike_exponential" if spike else "exponential", beta=sharpness),
+        optimizer=OptimizerConfig(name="adamax", learning_rate=1e-3, epsilon=1e-8, plateau=PlateauConfig()),
+        chains=ChainsConfig(num_chains=100, num_sweeps=40),
+        training=TrainingConfig(
             steps=EPOCHS * (data.sizes(dataset)[0] // BATCH),
             batch_size=BATCH,
             objective=objective,
@@ -80,11 +80,11 @@ def _recipe(
             validation_images=None,
             seed=seed,
         ),
-        evaluation=Evaluation(samples=4000),
+        evaluation=EvaluationConfig(samples=4000),
     )
 
 
-def _small(model: Convolutional) -> Convolutional:
+def _small(model: ConvolutionalConfig) -> ConvolutionalConfig:
     def narrow(blocks: Any) -> Any:
         if isinstance(blocks, tuple):
             return tuple(narrow(block) for block in blocks)
@@ -95,7 +95,7 @@ def _small(model: Convolutional) -> Convolutional:
     changes: dict[str, Any] = {name: narrow(getattr(model, name)) for name in names}
     changes["local_channels"] = max(4, model.local_channels // SMALL)
     changes["input_filters"] = max(4, model.input_filters // SMALL)
-    return Convolutional(**(model.model_dump() | changes))
+    return ConvolutionalConfig(**(model.model_dump() | changes))
 
 
 def continuous(dataset: str = "mnist_static", size: str = "paper", groups: int = 4, seed: int = 0) -> Recipe:

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from dvaepp.recipes.schema import Recipe
 from dvaepp.reporting import numbers
 from dvaepp.reporting.figures import kl, rbm, units
-from dvaepp.reporting.run import Record, Run, last_step, series, unit_groups
+from dvaepp.reporting.run import Record, Run, last_step, series
 from dvaepp.version import __version__
 
 
@@ -24,12 +25,7 @@ class Fact(NamedTuple):
 def dataset_name(run: Run) -> str:
     if run.trained is not None and "dataset" in run.trained.record:
         return str(run.trained.record["dataset"])
-    return str(run.recipe["data"].get("path") or run.recipe["data"]["name"])
-
-
-def has_rbm(recipe: Record) -> bool:
-    model = recipe["model"]
-    return "rbm" in (model.get("global_kind") if model.get("kind") == "convolutional" else model["prior"])
+    return run.recipe.data.path or run.recipe.data.name
 
 
 def glance(run: Run) -> list[Fact]:
@@ -47,9 +43,9 @@ def glance(run: Run) -> list[Fact]:
         facts.append(Fact("Validation KL", numbers.nats(found.values[-1]), "nats, last"))
     if active := units.last(run):
         facts.append(
-            Fact("Active units", numbers.count(sum(active)), f"of {numbers.count(sum(unit_groups(run.recipe)))}")
+            Fact("Active units", numbers.count(sum(active)), f"of {numbers.count(sum(run.recipe.model.unit_groups))}")
         )
-    total = run.recipe["training"]["steps"]
+    total = run.recipe.training.steps
     facts.append(Fact("Steps", numbers.count(last_step(run)), f"of {numbers.count(total)}"))
     return facts
 
@@ -98,7 +94,7 @@ def kl_facts(run: Run) -> list[Fact]:
 
 
 def unit_facts(run: Run) -> list[Fact]:
-    active, sizes = units.last(run), unit_groups(run.recipe)
+    active, sizes = units.last(run), run.recipe.model.unit_groups
     if len(active) != len(sizes):
         return []
     rows = zip(active, sizes, strict=True)
@@ -108,10 +104,10 @@ def unit_facts(run: Run) -> list[Fact]:
 def rbm_facts(run: Run) -> list[Fact]:
     if run.prior is None or not rbm.finite(run.prior):
         return []
-    weight = run.prior.weight.detach().cpu().double().numpy()
+    weight = rbm.parts(run.prior).weight
     values, edge = np.linalg.svd(weight, compute_uv=False), rbm.random_edge(weight)
     return [
-        Fact("Units", f"{numbers.count(weight.shape[0])} left, {numbers.count(weight.shape[1])} right"),
+        Fact("Units", ", ".join(f"{numbers.count(len(b))} {side}" for side, b in rbm.parts(run.prior).biases.items())),
         Fact("Spread of W", numbers.short(float(weight.std())), "standard deviation"),
         Fact("Stand out", f"{int((values > edge).sum())} of {len(values)}", "singular values above a random matrix's"),
     ]
@@ -143,10 +139,10 @@ def partition(run: Run) -> list[Fact]:
     return facts
 
 
-def readable(recipe: Record) -> list[tuple[str, list[Fact]]]:
+def readable(recipe: Recipe) -> list[tuple[str, list[Fact]]]:
     """The sections of a recipe with their fields in words."""
     sections = []
-    for section, value in recipe.items():
+    for section, value in recipe.model_dump(mode="json").items():
         if isinstance(value, dict):
             sections.append((section, [Fact(key.replace("_", " "), _in_words(entry)) for key, entry in value.items()]))
     return sections
@@ -168,7 +164,7 @@ def _in_words(value: Any) -> str:
 
 
 def about_run(run: Run) -> list[Fact]:
-    facts = [Fact("Recipe", run.recipe["name"]), Fact("Data set", dataset_name(run))]
+    facts = [Fact("Recipe", run.recipe.name), Fact("Data set", dataset_name(run))]
     if run.trained is not None:
         record = run.trained.record
         facts += [
@@ -178,7 +174,7 @@ def about_run(run: Run) -> list[Fact]:
             Fact("Trained with dvaepp", str(record.get("version", "not recorded"))),
             Fact("Parameters", numbers.count(sum(p.numel() for p in run.trained.model.parameters()))),
         ]
-    facts.append(Fact("Seed", str(run.recipe["training"]["seed"])))
+    facts.append(Fact("Seed", str(run.recipe.training.seed)))
     speed = series(run.training, "steps_per_second")
     if len(speed.values):
         facts.append(Fact("Speed", f"{numbers.short(speed.values[-1])} steps per second", "mean since the last start"))

@@ -1,6 +1,5 @@
 """The page of a run: one HTML file that needs nothing else, neither scripts nor the network."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -9,11 +8,10 @@ import jinja2
 from markupsafe import Markup
 
 from dvaepp.files import write_durably
-from dvaepp.models.summary import summary
 from dvaepp.reporting import facts, numbers, pictures
 from dvaepp.reporting.figures import curves, kl, rbm, units
 from dvaepp.reporting.panels import Panel, svg
-from dvaepp.reporting.run import Run, unit_groups
+from dvaepp.reporting.run import Run
 
 
 class Drawing(NamedTuple):
@@ -22,9 +20,9 @@ class Drawing(NamedTuple):
     svg: Markup
 
 
-def write(run: Run, out: Path, per_code: int, data_dir: Path | None = None) -> None:
-    """Write the page of a run whole or not at all; `per_code` is how many sample images share a global sample."""
-    page = render(run, pictures.samples(run, per_code), pictures.reconstructions(run, data_dir))
+def write(run: Run, out: Path, data_dir: Path | None = None) -> None:
+    """Write the page of a run whole or not at all."""
+    page = render(run, pictures.samples(run), pictures.reconstructions(run, data_dir))
     write_durably(out, page.encode())
 
 
@@ -47,18 +45,18 @@ def render(run: Run, samples: pictures.Sheet, reconstructions: pictures.Sheet) -
         no_curves=curves.missing(run),
         kl=_drawings("kl", kl.panels(run)),
         units=_drawings("units", units.panels(run)),
-        has_units=bool(unit_groups(run.recipe)),
-        local_groups=run.recipe["model"].get("local_groups", 0),
+        has_units=bool(run.recipe.model.unit_groups),
+        local_groups=sum(name.startswith("h") for name in run.recipe.model.kl_names),
         rbm=_drawings("rbm", rbm.panels(run)),
-        has_rbm=facts.has_rbm(run.recipe),
+        has_rbm=run.recipe.model.undirected,
         broken_rbm=run.prior is not None and not rbm.finite(run.prior),
         kl_facts=facts.kl_facts(run),
         unit_facts=facts.unit_facts(run),
         rbm_facts=facts.rbm_facts(run),
         partition=facts.partition(run),
         recipe=facts.readable(run.recipe),
-        recipe_json=json.dumps(run.recipe, indent=1),
-        modules=summary(run.trained.model) if run.trained else [],
+        recipe_json=run.recipe.model_dump_json(indent=1),
+        modules=run.trained.model.summary() if run.trained else [],
         count=numbers.count,
         about_run=facts.about_run(run),
         about_report=facts.about_report(),

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from dvaepp import data
+from dvaepp.recipes.schema import Recipe
 from dvaepp.reporting.images import png
-from dvaepp.reporting.run import Record, Run
+from dvaepp.reporting.run import Run
 
 SAMPLES = 100
 PAIRS = 50
 COLUMNS = 10
-HOW = ("likelihood", "resize", "white")  # fields of a recipe that say how images of one's own are read
 
 
 class Sheet(NamedTuple):
@@ -26,10 +26,11 @@ class Sheet(NamedTuple):
     missing: str = ""
 
 
-def samples(run: Run, per_code: int) -> Sheet:
-    """From the prior; `per_code` images in a row share a sample of the global units."""
+def samples(run: Run) -> Sheet:
+    """From the prior; where latents vary below the global units, several images in a row share a sample of these."""
     if run.trained is None:
         return Sheet(missing="Samples need a model.")
+    per_code = run.trained.model.images_per_code
     generator = torch.Generator(_device(run)).manual_seed(0)
     try:
         images = run.trained.sample(SAMPLES // per_code, generator, per_code)
@@ -44,7 +45,7 @@ def reconstructions(run: Run, data_dir: Path | None) -> Sheet:
     """Test images beside what the model makes of them. Nothing is downloaded for it."""
     if run.trained is None:
         return Sheet(missing="Reconstructions need a model.")
-    name, path = run.recipe["data"]["name"], run.recipe["data"].get("path")
+    name, path = run.recipe.data.name, run.recipe.data.path
     try:
         dataset = _dataset(run.recipe, data_dir)
         x = dataset.images("test", data.subset(len(dataset.test), PAIRS))
@@ -61,17 +62,15 @@ def reconstructions(run: Run, data_dir: Path | None) -> Sheet:
     return Sheet(_uri(run.trained.shown(pairs)), f"{len(x)} test images, each beside its reconstruction.", caption)
 
 
-def _dataset(recipe: Record, data_dir: Path | None) -> data.Dataset:
-    name, path = recipe["data"]["name"], recipe["data"].get("path")
-    how = {key: value for key in HOW if (value := recipe["data"].get(key)) is not None}
-    if path is None:
-        data.check(name, data_dir)  # `load` would download what is missing
-    return data.load(name, data_dir, path, **how)
+def _dataset(recipe: Recipe, data_dir: Path | None) -> data.Dataset:
+    if recipe.data.path is None:
+        data.check(recipe.data.name, data_dir)  # `load` would download what is missing
+    return recipe.data.load(data_dir)
 
 
 def _device(run: Run) -> torch.device:
     assert run.trained is not None
-    return next(run.trained.model.parameters()).device
+    return run.trained.device
 
 
 def _uri(images: Tensor) -> str:

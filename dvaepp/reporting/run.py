@@ -2,33 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from dvaepp.evaluation import record as evaluations
 from dvaepp.evaluation.record import is_number, parse
-from dvaepp.models.dvaepp import DVAE
-from dvaepp.models.feedforward import FeedForward
-from dvaepp.priors.rbm import RBM
+from dvaepp.models.trained import Trained
+from dvaepp.priors.base import BoltzmannPrior
+from dvaepp.recipes.schema import Recipe
 
 Record = dict[str, Any]
-
-
-@runtime_checkable
-class Trained(Protocol):
-    """A model with its weights, as `dvaepp.load` returns it."""
-
-    model: FeedForward | DVAE
-    record: Record
-
-    def sample(self, n: int, generator: torch.Generator | None = None, per_code: int = 1) -> Tensor: ...
-
-    def reconstruct(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor: ...
-
-    def shown(self, images: Tensor) -> Tensor: ...
 
 
 class Run(NamedTuple):
@@ -39,7 +23,7 @@ class Run(NamedTuple):
     """
 
     name: str
-    recipe: Record
+    recipe: Recipe
     training: list[Record]
     validation: list[Record]
     evaluation: Record | None
@@ -47,8 +31,8 @@ class Run(NamedTuple):
     problems: dict[str, str]
 
     @property
-    def prior(self) -> RBM | None:
-        return None if self.trained is None else self.trained.model.prior
+    def prior(self) -> BoltzmannPrior | None:
+        return None if self.trained is None else self.trained.model.boltzmann
 
 
 class Series(NamedTuple):
@@ -65,8 +49,8 @@ class Vectors(NamedTuple):
     values: np.ndarray
 
 
-def read(folder: Path, recipe: Record, load: Callable[[Callable[[str], None]], Trained]) -> Run:
-    """`recipe` in full, as JSON. `load` is called for the model: it may fail, or say what it found wrong."""
+def read(folder: Path, recipe: Recipe, load: Callable[[Callable[[str], None]], Trained]) -> Run:
+    """`load` is called for the model: it may fail, or say what it found wrong."""
     problems: dict[str, str] = {}
     training, validation = _metrics(folder / "metrics.jsonl", problems)
     trained: Trained | None = None
@@ -112,7 +96,7 @@ NUMBERS = ("log_likelihood", "standard_error", "bits_per_dim", "num_images", "nu
 TEXTS = ("split", "dataset", "data_checksum", "recipe", "beta", evaluations.DIGEST)
 
 
-def _evaluation(folder: Path, recipe: Record, trained: Trained | None, problems: dict[str, str]) -> Record | None:
+def _evaluation(folder: Path, recipe: Recipe, trained: Trained | None, problems: dict[str, str]) -> Record | None:
     """The evaluation of the model on the page; that of any other is left out, and `problems` tells so."""
     if not (folder / evaluations.FILE).is_file():
         problems["evaluation"] = "This run has not been evaluated yet."
@@ -126,7 +110,7 @@ def _evaluation(folder: Path, recipe: Record, trained: Trained | None, problems:
         problems["evaluation"] = "Without the model it could not be checked that this evaluation is of this model."
         return found
     record = trained.record
-    model = evaluations.Model(str(record.get(evaluations.DIGEST)), record, recipe["training"]["seed"])
+    model = evaluations.Evaluated(str(record.get(evaluations.DIGEST)), record, recipe.training.seed)
     if not evaluations.belongs(whole, model):
         theirs = _checkpoint(found.get("steps"), found.get(evaluations.DIGEST))
         ours = _checkpoint(record.get("step"), model.digest)
@@ -188,22 +172,3 @@ def vectors(records: Sequence[Record], key: str) -> Vectors:
 
 def last_step(run: Run) -> int:
     return max((int(record["step"]) for record in (*run.training, *run.validation)), default=0)
-
-
-def unit_groups(recipe: Record) -> list[int]:
-    """Sizes of the groups of binary global units; empty where there are none."""
-    model = recipe["model"]
-    if model.get("kind") != "convolutional":
-        return [int(size) for size in model["groups"]]
-    if model["global_kind"] not in ("rbm", "bernoulli"):
-        return []
-    return [model["global_units"] // model["global_groups"]] * model["global_groups"]
-
-
-def kl_groups(recipe: Record) -> list[str]:
-    """Names of the parts of the KL, in the order of `kl_per_group`: a Boltzmann prior has one for all its units."""
-    model = recipe["model"]
-    if model.get("kind") != "convolutional":
-        return ["z"] if model["prior"] == "rbm" else [f"z{a + 1}" for a in range(len(model["groups"]))]
-    names = {"rbm": ["z"], "none": []}.get(model["global_kind"], [f"z{a + 1}" for a in range(model["global_groups"])])
-    return names + [f"h{j + 1}" for j in range(model["local_groups"])]

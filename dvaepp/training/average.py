@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from dvaepp.data import Dataset
-from dvaepp.models.noise import Noise
+from dvaepp.models.base import Model
+from dvaepp.models.noise import BatchNoise
 from dvaepp.recipes.schema import Recipe
-from dvaepp.training.bounds import Model, terms
 from dvaepp.training.schedules import smoothing_at
 from dvaepp.training.state import PRECISIONS, State
 
@@ -56,13 +56,13 @@ def renew_statistics(recipe: Recipe, dataset: Dataset, average: Model, step: int
         for norm in norms:
             norm.momentum = 1 / (number + 1)
         smoothing = smoothing_at(recipe.smoothing, step / recipe.training.steps)
-        terms(recipe.training.objective, average, x, smoothing, 0.0, noise)
+        average.terms(x, smoothing, noise, objective=recipe.training.objective)
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
     average.eval()
 
 
-def _batches(recipe: Recipe, dataset: Dataset, device: str) -> Iterator[tuple[Tensor, Noise]]:
+def _batches(recipe: Recipe, dataset: Dataset, device: str) -> Iterator[tuple[Tensor, BatchNoise]]:
     """At most `BATCHES` batches of different training images, each with noise."""
     seed, size, dtype = recipe.training.seed + 2, recipe.training.batch_size, PRECISIONS[recipe.training.precision]
     generator = torch.Generator(device).manual_seed(seed)
@@ -70,4 +70,4 @@ def _batches(recipe: Recipe, dataset: Dataset, device: str) -> Iterator[tuple[Te
     whole = len(order) // size * size or len(order)
     for indices in order[: min(whole, BATCHES * size)].split(size):
         x = dataset.batch(indices, generator).to(device, dtype)
-        yield x, Noise(generator, x.device, dtype=dtype)
+        yield x, BatchNoise(generator, x.device, dtype=dtype)

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from dvaepp.models.noise import Noise
+from dvaepp.models.base import Model
+from dvaepp.models.noise import BatchNoise
 from dvaepp.recipes.schema import Recipe
-from dvaepp.training.bounds import Model, terms
 from dvaepp.training.schedules import smoothing_at
 from dvaepp.training.state import sums_exactly
 
@@ -67,9 +67,9 @@ class Work(NamedTuple):
 
 def sweep_work(model: Model) -> int:
     """Multiply-adds of one Gibbs sweep of one chain; none where the prior is directed."""
-    if model.prior is None:
+    if model.boltzmann is None:
         return 0
-    return sum(conditional.weight.numel() for conditional in model.prior.block_form().conditionals)
+    return sum(conditional.weight.numel() for conditional in model.boltzmann.block_form().conditionals)
 
 
 @torch.no_grad()
@@ -80,9 +80,9 @@ def forward_work(recipe: Recipe, model: Model) -> int:
     """
     shapes = copy.deepcopy(model).to("meta").eval()
     x = torch.empty(1, *model.image_shape, dtype=next(shapes.parameters()).dtype, device="meta")
-    noise = Noise(None, x.device, dtype=x.dtype)
+    noise = BatchNoise(None, x.device, dtype=x.dtype)
     with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _addmm}) as counter:
-        terms(recipe.training.objective, shapes, x, smoothing_at(recipe.smoothing, 0.0), 0.0, noise)
+        shapes.terms(x, smoothing_at(recipe.smoothing, 0.0), noise, objective=recipe.training.objective)
     return int(counter.get_total_flops()) // 2
 
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from dvaepp import ranks
+from dvaepp.models.base import Terms
 from dvaepp.recipes.schema import Recipe
-from dvaepp.training.bounds import Terms
 from dvaepp.training.schedules import kl_weight, learning_rate, sharpness
 from dvaepp.training.state import State
 from dvaepp.training.validation import active_units
@@ -32,10 +32,10 @@ def train_record(recipe: Recipe, state: State, found: Terms, speed: float) -> di
                 "beta": sharpness(recipe.smoothing, t),
                 "active_units": active_units(found.logits),
             }
-        if state.model.prior is not None and state.chains is not None:
+        if state.model.boltzmann is not None and state.chains is not None:
             record["log_z"] = state.log_z  # as last estimated: it enters the KL's number, not its gradient
             z = state.chains.z if state.chains.shard is None else ranks.gather(state.chains.z, state.chains.shard)
-            record["chain_energy"] = state.model.prior.energy(z).mean().item()
+            record["chain_energy"] = state.model.boltzmann.energy(z).mean().item()
             record["chain_mean"] = z.mean().item()
     return record
 

@@ -9,9 +9,9 @@ from dvaepp import ranks
 from dvaepp.data import Dataset
 from dvaepp.errors import UsageError, to_stderr
 from dvaepp.files import write_durably
+from dvaepp.models.base import Terms
 from dvaepp.progress import progress
-from dvaepp.recipes.schema import Convolutional, Recipe
-from dvaepp.training.bounds import Terms
+from dvaepp.recipes.schema import Recipe
 from dvaepp.training.clock import Clock
 from dvaepp.training.conditions import conditions
 from dvaepp.training.finite import Before, NonFinite
@@ -111,7 +111,7 @@ def _check_processes(recipe: Recipe) -> None:
 
 
 def _check_images(recipe: Recipe, dataset: Dataset) -> None:
-    expected = recipe.model.likelihood if isinstance(recipe.model, Convolutional) else "bernoulli"
+    expected = recipe.model.expected_likelihood
     if dataset.likelihood != expected:
         kinds = {"bernoulli": "binary images", "logistic_mixture": "images of 256 levels", "gaussian": "numbers"}
         raise UsageError(f"{dataset.name} has {kinds[dataset.likelihood]}; this model takes {kinds[expected]}")

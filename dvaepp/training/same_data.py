@@ -12,10 +12,10 @@ from typing import Any
 
 from dvaepp.data import Dataset, File, files
 from dvaepp.errors import UsageError
-from dvaepp.recipes.schema import Data
+from dvaepp.recipes.schema import DataConfig
 
 
-def check_same_data(run_dir: Path | str, record: Mapping[str, Any], dataset: Dataset, source: Data) -> None:
+def check_same_data(run_dir: Path | str, record: Mapping[str, Any], dataset: Dataset, source: DataConfig) -> None:
     """Refuse data that is not what the checkpoint with this record was trained on; `source` says where it came from."""
     trained_on = str(record.get("data_checksum") or "")
     known = set() if source.path is not None else known_checksums(files(source.name))

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from dvaepp.recipes.schema import Optimizer
-from dvaepp.recipes.smoothing import Sharpness, Smoothing
+from dvaepp.recipes.schema import OptimizerConfig
+from dvaepp.recipes.smoothing import Sharpness, SmoothingConfig
 from dvaepp.smoothing import MEMBERS
-from dvaepp.smoothing.base import Smoothing as SmoothingMember
+from dvaepp.smoothing.base import Smoothing
 
 WARMUP_FACTOR = 0.1  # 3e-4 before 3e-3 in the public runs
 
 
-def learning_rate(optimizer: Optimizer, t: float, plateaus: int = 0) -> float:
+def learning_rate(optimizer: OptimizerConfig, t: float, plateaus: int = 0) -> float:
     """A tenth of the rate during warm-up, then the rate, multiplied by each decay whose time has come (App. F).
 
     `plateaus` counts the validations at which the bound had stopped improving (App. G).
@@ -26,13 +26,13 @@ def kl_weight(warmup: float, t: float) -> float:
     return 1.0 if warmup == 0 else min(1.0, t / warmup)
 
 
-def sharpness(smoothing: Smoothing, t: float) -> Sharpness:
+def sharpness(smoothing: SmoothingConfig, t: float) -> Sharpness:
     """β, or whatever the smoothing's first parameter is (Sec. 7.1); a list where each group has its own."""
     return smoothing.sharpness(t)
 
 
-def smoothing_at(smoothing: Smoothing, t: float) -> SmoothingMember | list[SmoothingMember]:
+def smoothing_at(smoothing: SmoothingConfig, t: float) -> Smoothing | list[Smoothing]:
     """The smoothing at progress t: one for all groups of units, or a list with one for each."""
     member: Any = MEMBERS[smoothing.name]
-    made: list[SmoothingMember] = [member(**parameters, validate_args=False) for parameters in smoothing.at(t)]
+    made: list[Smoothing] = [member(**parameters, validate_args=False) for parameters in smoothing.at(t)]
     return made[0] if smoothing.num_groups is None else made

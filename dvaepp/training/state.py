@@ -14,15 +14,14 @@ from dvaepp.data import Dataset
 from dvaepp.errors import UsageError
 from dvaepp.estimators import MEMBERS, Estimator
 from dvaepp.log_partition import log_partition
-from dvaepp.models.build import with_kernels
-from dvaepp.models.dvaepp import DVAE, Architecture
-from dvaepp.models.feedforward import FeedForward
+from dvaepp.log_partition.exact import num_enumerated
+from dvaepp.models.base import Model
+from dvaepp.models.build import build_model
 from dvaepp.recipes import budget
-from dvaepp.recipes.schema import Convolutional, Recipe
+from dvaepp.recipes.schema import Recipe
 from dvaepp.samplers import Chains, pcd
 from dvaepp.training import checkpoint
 from dvaepp.training.adamax import Adamax
-from dvaepp.training.bounds import Model
 
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
 EXACT_SIDE = 12  # an RBM side this small is summed exactly whenever a number is needed
@@ -65,13 +64,13 @@ def build(recipe: Recipe, dataset: Dataset, device: str = "cpu") -> State:
     """Model, optimizer, chains and generator at step 0, all from the recipe's seed."""
     budget.check(recipe, dataset.image_shape)
     generator = torch.Generator(device).manual_seed(recipe.training.seed)
-    model = build_model(recipe, dataset.train_mean, torch.Generator("cpu").manual_seed(recipe.training.seed))
+    model = build_model(recipe.model, dataset.train_mean, torch.Generator("cpu").manual_seed(recipe.training.seed))
     model = model.to(device, PRECISIONS[recipe.training.precision])
     optimizer = build_optimizer(recipe, model)
     chains = None
-    if model.prior is not None:
+    if model.boltzmann is not None:
         number = recipe.chains.num_chains
-        chains = pcd.init(model.prior, number, generator, _chain_shard(number), recipe.chains.make())
+        chains = pcd.init(model.boltzmann, number, generator, _chain_shard(number), recipe.chains.make())
     estimator, own_optimizer = _build_estimator(recipe, model, device)
     log_z = estimate_log_z(model, generator)
     average = None if recipe.training.average is None else copy.deepcopy(model).requires_grad_(False)
@@ -106,47 +105,10 @@ def _build_estimator(
     return estimator, torch.optim.Adam(parameters, lr=rate, betas=(0.9, o.beta2), eps=o.epsilon, fused=True)
 
 
-def build_model(recipe: Recipe, train_mean: Tensor, generator: torch.Generator | None = None) -> Model:
-    """The recipe's model, untrained, on the device of `train_mean`, whatever torch's default device is."""
-    with train_mean.device:
-        return _built(recipe, train_mean, generator)
-
-
-def _built(recipe: Recipe, train_mean: Tensor, generator: torch.Generator | None) -> Model:
-    m = recipe.model
-    if isinstance(m, Convolutional):
-        names = Architecture._fields
-        model = DVAE(
-            train_mean.shape,
-            Architecture(**{name: getattr(m, name) for name in names}),
-            global_kind=m.global_kind,
-            global_units=m.global_units,
-            global_groups=m.global_groups,
-            local_kind=m.local_kind,
-            local_channels=m.local_channels,
-            local_groups=m.local_groups,
-            conditional=m.conditional,
-            likelihood=m.likelihood,
-            generator=generator,
-        )
-        return with_kernels(model)
-    return FeedForward(
-        train_mean,
-        m.groups,
-        hidden=m.hidden,
-        prior=m.prior,
-        batch_norm=m.batch_norm,
-        centered_code=m.centered_code,
-        generator=generator,
-    )
-
-
 def example_model(recipe: Recipe) -> Model:
     """The recipe's model for images of its data set's size on the meta device: shapes alone, which take no memory."""
-    m = recipe.model
-    colour = isinstance(m, Convolutional) and m.likelihood == "logistic_mixture"
-    mean = torch.full((3, 32, 32) if colour else (1, 28, 28), 0.5, dtype=torch.float32, device="meta")
-    return build_model(recipe, mean)
+    shape = recipe.data.image_shape() or recipe.model.example_shape
+    return build_model(recipe.model, torch.full(shape, 0.5, dtype=torch.float32, device="meta"))
 
 
 def build_optimizer(recipe: Recipe, model: Model) -> torch.optim.Optimizer:
@@ -161,18 +123,19 @@ def build_optimizer(recipe: Recipe, model: Model) -> torch.optim.Optimizer:
 
 
 def sums_exactly(model: Model) -> bool:
-    return model.prior is not None and min(model.prior.num_left, model.prior.num_right) <= EXACT_SIDE
+    return model.boltzmann is not None and num_enumerated(model.boltzmann) <= EXACT_SIDE
 
 
 def estimate_log_z(model: Model, generator: torch.Generator, num_sweeps: int = LOG_Z_SWEEPS) -> float:
     """log Z without gradient where a number is needed; 0 for a directed prior."""
-    if model.prior is None:
+    prior = model.boltzmann
+    if prior is None:
         return 0.0
     if sums_exactly(model):
-        return log_partition(model.prior, "exact").value
-    if not any(bool(p.any()) for p in model.prior.parameters()):
-        return model.prior.num_units * math.log(2)  # untrained: independent fair units
-    return log_partition(model.prior, "tempering", generator, num_sweeps=num_sweeps, num_replicas=16).value
+        return log_partition(prior, "exact").value
+    if not any(bool(p.any()) for p in prior.parameters()):
+        return prior.num_units * math.log(2)  # untrained: independent fair units
+    return log_partition(prior, "tempering", generator, num_sweeps=num_sweeps, num_replicas=16).value
 
 
 def save(folder: Path, state: State, recipe: Recipe, about: dict[str, Any], best: bool = False) -> None:
@@ -195,6 +158,7 @@ def save(folder: Path, state: State, recipe: Recipe, about: dict[str, Any], best
         record["chain_sweeps"] = chains.num_sweeps
     for index, parameter in enumerate(_parameters(state.optimizer)):
         tensors |= checkpoint.with_prefix(f"optimizer.{index}", state.optimizer.state[parameter])
+    record["optimized"] = _names(state)
     if state.estimator is not None:
         tensors |= checkpoint.with_prefix("estimator", state.estimator.state_dict())
     if state.own_optimizer is not None:
@@ -210,8 +174,9 @@ def restore(state: State, saved: checkpoint.Checkpoint) -> State:
     if state.average is not None:
         state.average.load_state_dict(checkpoint.under("average", tensors))
     state.generator.set_state(tensors["generator"].cpu())
-    for index, parameter in enumerate(_parameters(state.optimizer)):
-        found = checkpoint.under(f"optimizer.{index}", tensors)
+    parameters: dict[str, Tensor] = dict(state.model.named_parameters())
+    for index, name in enumerate(record.get("optimized") or _former_order(state)):
+        parameter, found = parameters[name], checkpoint.under(f"optimizer.{index}", tensors)
         if isinstance(state.optimizer, Adamax):
             state.optimizer.load(parameter, found, record["step"])
         else:
@@ -229,6 +194,25 @@ def restore(state: State, saved: checkpoint.Checkpoint) -> State:
     progress: dict[str, Any] = {name: -math.inf if v is None else v for name, v in record["progress"].items()}
     progress.setdefault("validated", record["step"])  # schema 1 was written at validations
     return state._replace(chains=chains, step=record["step"], log_z=record["log_z"], progress=Progress(**progress))
+
+
+def _names(state: State) -> list[str]:
+    """The names of the model's parameters in the order of its optimizer."""
+    names: dict[Tensor, str] = {parameter: name for name, parameter in state.model.named_parameters()}
+    return [names[parameter] for parameter in _parameters(state.optimizer)]
+
+
+def _former_order(state: State) -> list[str]:
+    """The order of the optimizer when checkpoints did not name it: by the names that tensors had then.
+
+    A model's own parameters come before those of its modules, and some of its own have become a module's.
+    """
+    groups = [group["params"] for group in state.optimizer.param_groups]
+    names: dict[Tensor, str] = {parameter: name for name, parameter in state.model.named_parameters()}
+    order = [
+        sorted((names[p] for p in group), key=lambda name: "." in state.model.former_name(name)) for group in groups
+    ]
+    return [name for group in order for name in group]
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:

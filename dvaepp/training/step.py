@@ -5,18 +5,16 @@ from torch import Tensor
 
 from dvaepp import ranks
 from dvaepp.data import Dataset
-from dvaepp.models.feedforward import FeedForward
-from dvaepp.models.noise import Noise
+from dvaepp.models.base import Terms
+from dvaepp.models.noise import BatchNoise
 from dvaepp.objectives import importance_weighted, kl_balance
 from dvaepp.ranks import Shard
 from dvaepp.recipes.schema import Recipe
 from dvaepp.samplers import pcd
 from dvaepp.training.average import follow
-from dvaepp.training.bounds import Terms, terms
 from dvaepp.training.finite import check_finite
 from dvaepp.training.schedules import kl_weight, learning_rate, smoothing_at
 from dvaepp.training.state import PRECISIONS, State, estimate_log_z, sums_exactly
-from dvaepp.training.targets import FeedForwardTarget
 
 
 def step(recipe: Recipe, dataset: Dataset, state: State, device: str) -> tuple[State, Terms, Tensor]:
@@ -38,9 +36,9 @@ def update(recipe: Recipe, state: State, x: Tensor, shard: Shard | None = None) 
     """The update from images x, a batch or this process's shard of it; raises NonFinite and changes no parameter."""
     if state.estimator is not None:
         return _estimated_update(recipe, state, x)
-    if state.model.prior is not None and state.chains is not None:
+    if state.model.boltzmann is not None and state.chains is not None:
         c = recipe.chains
-        chains = pcd.step(state.model.prior, state.chains, state.generator, c.num_sweeps, c.make())
+        chains = pcd.step(state.model.boltzmann, state.chains, state.generator, c.num_sweeps, c.make())
         state = state._replace(chains=chains)
         if recipe.training.kl_balance and sums_exactly(state.model):
             state = state._replace(log_z=estimate_log_z(state.model, state.generator))
@@ -58,14 +56,14 @@ def update(recipe: Recipe, state: State, x: Tensor, shard: Shard | None = None) 
 
 def _estimated_update(recipe: Recipe, state: State, x: Tensor) -> tuple[State, Terms, Tensor]:
     """One backward pass serves the model and, apart, the estimator's own parameters (Sec. 7.1)."""
-    assert state.estimator is not None and isinstance(state.model, FeedForward)
+    assert state.estimator is not None
     optimizers = [o for o in (state.optimizer, state.own_optimizer) if o is not None]
     if state.own_optimizer is not None and recipe.estimator is not None:
         for group in state.own_optimizer.param_groups:
             rate = learning_rate(recipe.optimizer, state.step / recipe.training.steps, state.progress.decays)
             group["lr"] = recipe.estimator.rate_factor * rate
     state.estimator.train()
-    found = state.estimator.estimate(FeedForwardTarget(state.model, x.flatten(1)), state.generator)
+    found = state.estimator.estimate(state.model.target(x), state.generator)
     loss = -found.surrogate.mean()
     if found.own_loss is not None:
         loss = loss + found.own_loss
@@ -90,10 +88,11 @@ def _loss(recipe: Recipe, state: State, x: Tensor, shard: Shard | None = None) -
     weight = kl_weight(training.kl_warmup, t)
     samples = training.importance_samples
     images = x if samples == 1 else x.repeat(samples, 1, 1, 1)
-    noise = Noise(state.generator, x.device, shard, samples, x.dtype)
+    noise = BatchNoise(state.generator, x.device, shard, samples, x.dtype)
     smoothing = smoothing_at(recipe.smoothing, t)
-    log_z = _log_z(state, shard)
-    found = terms(training.objective, state.model, images, smoothing, log_z, noise, weights=samples > 1)
+    found = state.model.terms(
+        images, smoothing, noise, objective=training.objective, log_z=_log_z(state, shard), weights=samples > 1
+    )
     if samples > 1:
         log_w = (found.log_likelihood - weight * found.kl.sum(0)).reshape(samples, len(x))
         return -_mean(importance_weighted(log_w), shard), found
@@ -113,9 +112,9 @@ def _log_z(state: State, shard: Shard | None) -> Tensor | float:
     Each process has a shard of the chains and one of the examples; their shares may differ, and the sum over all
     processes must be the mean over all chains.
     """
-    if state.model.prior is None or state.chains is None:
+    if state.model.boltzmann is None or state.chains is None:
         return 0.0
-    surrogate = state.model.prior.log_z_surrogate(state.chains.z)
+    surrogate = state.model.boltzmann.log_z_surrogate(state.chains.z)
     if shard is not None and state.chains.shard is not None:
         chains = state.chains.shard
         surrogate = surrogate * (chains.rows / chains.total) / (shard.rows / shard.total)

@@ -10,10 +10,10 @@ from dvaepp import ranks
 from dvaepp.data import Dataset, subset
 from dvaepp.evaluation import log_likelihood
 from dvaepp.evaluation.pieces import in_pieces
-from dvaepp.models.noise import Noise
+from dvaepp.models.base import Model
+from dvaepp.models.noise import BatchNoise
 from dvaepp.recipes.schema import Recipe
 from dvaepp.training.average import renew_statistics
-from dvaepp.training.bounds import Model, terms
 from dvaepp.training.schedules import kl_weight, smoothing_at
 from dvaepp.training.state import PRECISIONS, Progress, State, estimate_log_z
 
@@ -42,8 +42,8 @@ def _measured(recipe: Recipe, dataset: Dataset, model: Model, step: int, device:
 
     def columns(x: Tensor, generator: torch.Generator) -> Tensor:
         x = x.to(PRECISIONS[recipe.training.precision])
-        noise = Noise(generator, x.device, dtype=x.dtype)
-        found = terms(recipe.training.objective, model, x, smoothing, log_z, noise)
+        noise = BatchNoise(generator, x.device, dtype=x.dtype)
+        found = model.terms(x, smoothing, noise, objective=recipe.training.objective, log_z=log_z)
         parts = [found.log_likelihood[:, None], found.kl.t(), *found.logits]
         if samples is not None:
             parts.append(log_likelihood(model, x, samples, log_z=log_z, generator=generator)[:, None])

@@ -93,16 +93,16 @@ def _negative_elbo(model: FeedForward, x: torch.Tensor) -> torch.Tensor:
     model = model.double()
     z = ((torch.arange(2**units)[:, None] >> torch.arange(units)) & 1).double()
     groups = list(z.split(model.group_sizes, -1))
-    if model.prior is None:
-        log_p = sum(_log_prob(g, m) for g, m in zip(groups, model.prior_logits(groups), strict=True))
+    if model.boltzmann is None:
+        log_p = sum(_log_prob(g, m) for g, m in zip(groups, model.prior.logits(groups), strict=True))
     else:
-        log_p = torch.log_softmax(-model.prior.energy(z), 0)
+        log_p = torch.log_softmax(-model.boltzmann.energy(z), 0)
     costs = []
     for image in x.double().flatten(1):
         centered = (image - model.train_mean).expand(len(z), -1)
         logits = [encoder(centered, *groups[:a]) for a, encoder in enumerate(model.encoders)]
         log_q = sum(_log_prob(g, q) for g, q in zip(groups, logits, strict=True))
-        log_x = _log_prob(image.expand(len(z), -1), model.pixel_logits(groups))
+        log_x = _log_prob(image.expand(len(z), -1), model.likelihood_parameters(groups))
         costs.append((log_q.exp() * (log_q - log_x - log_p)).sum() / math.log(2))
     return torch.stack(costs)
 

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
-from dvaepp.evaluation.convolutional import log_likelihood
-from dvaepp.models.dvaepp import DVAE, Architecture, Posterior
-from dvaepp.models.noise import Noise
+from dvaepp.evaluation import log_likelihood
+from dvaepp.models.dvaepp import DVAE, Architecture
+from dvaepp.models.noise import BatchNoise
+from dvaepp.models.sources import Posterior
 from dvaepp.smoothing import Exponential
-from dvaepp.training.bounds import terms
 from tests.enumeration import energies, log_partition, log_sum_exp, states
 
 # Images of 2x2 pixels, latents on one pixel or on four; conditional decoders score scales 1 and 2.
@@ -215,8 +215,8 @@ def test_one_weight_equals_its_definition(global_kind: str, local_kind: str, smo
         model, x, 1, log_z=_log_z(model), smoothing=smoothing, generator=torch.Generator().manual_seed(3)
     )
     with torch.no_grad():
-        noise = Noise(torch.Generator().manual_seed(3), torch.device("cpu"))
-        drawn = model.top_down(Posterior(model, model.encode(x), noise, smoothing, exact=True), 4)
+        noise = BatchNoise(torch.Generator().manual_seed(3), torch.device("cpu"))
+        drawn = model.top_down(Posterior(model, model.features(x), noise, smoothing, exact=True), 4)
         net = copy.deepcopy(model).double()
         zeta, z = ([g[i].double() for g in drawn.zeta] for i in (0, 1))
         h, bits = ([g[i].double() for g in drawn.h] for i in (0, 1))
@@ -304,8 +304,8 @@ def test_training_bound_lies_below_the_smoothed_log_likelihood() -> None:
     exact = _smoothed(model, _images(), nodes)
     x = _images().repeat(10_000, 1, 1, 1)
     with torch.no_grad():
-        noise = Noise(torch.Generator().manual_seed(0), torch.device("cpu"))
-        found = terms("marginal", model, x, Exponential(BETA), 0.0, noise)
+        noise = BatchNoise(torch.Generator().manual_seed(0), torch.device("cpu"))
+        found = model.terms(x, Exponential(BETA), noise, objective="marginal")
     bound = (found.log_likelihood - found.kl.sum(0)).double().reshape(-1, 4).numpy()
     error = bound.std(0) / math.sqrt(len(bound))
     assert (bound.mean(0) <= exact + 5 * error).all()

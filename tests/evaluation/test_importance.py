@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from dvaepp.evaluation.importance import _LogWeights, log_likelihood, streamed_log_mean
+from dvaepp.evaluation import log_likelihood, streamed_log_mean
 from dvaepp.kernels import bernoulli
+from dvaepp.models.dense_weights import DenseWeights
 from dvaepp.models.feedforward import FeedForward
 from dvaepp.smoothing import Exponential
 
@@ -33,14 +34,14 @@ def _exact(model: FeedForward, x: Tensor) -> tuple[np.ndarray, float]:
     codes = torch.tensor(list(itertools.product((0.0, 1.0), repeat=model.num_units)))
     groups = list(codes.split(model.group_sizes, -1))
     with torch.no_grad():
-        logits = model.pixel_logits(groups).double().numpy()
-        if model.prior is not None:
+        logits = model.likelihood_parameters(groups).double().numpy()
+        if model.boltzmann is not None:
             log_weight = -model.prior.energy(codes).double().numpy()
             log_z = float(np.logaddexp.reduce(log_weight))
             log_p = log_weight - log_z
         else:
             log_z, log_p = 0.0, np.zeros(len(codes))
-            for z, p in zip(groups, model.prior_logits(groups), strict=True):
+            for z, p in zip(groups, model.prior.logits(groups), strict=True):
                 z, p = z.double().numpy(), np.broadcast_to(p.double().numpy(), z.shape)
                 log_p = log_p - np.logaddexp(0, np.where(z == 1, -p, p)).sum(1)
     pixels = x.double().numpy()[:, None, :]
@@ -117,10 +118,10 @@ def test_weights_equal_the_model_s_own_terms(prior: str, centered_code: bool, mo
     """p(x|z) p(z) / q(z|x) by the model's public methods on the same samples; with and without compiled code."""
     model, x = _model(prior), _images()
     model.centered_code = centered_code
-    weights = _LogWeights(model, x, None, torch.Generator().manual_seed(0))
+    weights = DenseWeights(model, x, None, torch.Generator().manual_seed(0))
     drawn: list[Tensor] = []
     monkeypatch.setattr(
-        weights, "_log_prior", lambda z, zeta: drawn.append(z) or _LogWeights._log_prior(weights, z, zeta)
+        weights, "_log_prior", lambda z, zeta: drawn.append(z) or DenseWeights._log_prior(weights, z, zeta)
     )
     with torch.no_grad():
         log_w = weights.draw(20)
@@ -130,10 +131,10 @@ def test_weights_equal_the_model_s_own_terms(prior: str, centered_code: bool, mo
         expected = model.log_likelihood(images, z)
         for a, net in enumerate(model.encoders):
             expected -= bernoulli.log_prob(z[a], net(centered, *z[:a]))
-        if model.prior is not None:
+        if model.boltzmann is not None:
             expected -= model.prior.energy(drawn[0])
         else:
-            for s, p in zip(z, model.prior_logits(z), strict=True):
+            for s, p in zip(z, model.prior.logits(z), strict=True):
                 expected += bernoulli.log_prob(s, p.expand_as(s))
     torch.testing.assert_close(log_w, expected.view(20, len(x)), rtol=1e-5, atol=1e-5)
     monkeypatch.setenv("DVAEPP_KERNEL", "-bernoulli")

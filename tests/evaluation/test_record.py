@@ -18,7 +18,7 @@ from dvaepp import data, runs
 from dvaepp.cli import main
 from dvaepp.errors import UsageError
 from dvaepp.evaluation import record
-from dvaepp.recipes.schema import Data
+from dvaepp.recipes.schema import DataConfig
 from dvaepp.reproduction import records
 from dvaepp.training import checkpoint, train
 from dvaepp.training.same_data import check_same_data, known_checksums
@@ -232,10 +232,12 @@ def test_the_same_images_in_another_form_are_the_same_data() -> None:
     images = torch.zeros(1, 1, 28, 28, dtype=torch.uint8)
     found = data.Dataset("mnist_static", (1, 28, 28), "bernoulli", images, images, images, dynamic=False)
     for checksum in known:
-        check_same_data("run", trained_on, dataclasses.replace(found, checksum=checksum), Data(name="mnist_static"))
+        check_same_data(
+            "run", trained_on, dataclasses.replace(found, checksum=checksum), DataConfig(name="mnist_static")
+        )
     altered = dataclasses.replace(found, checksum="0" * 64)
     with pytest.raises(UsageError, match="give the --data-dir of its training"):
-        check_same_data("run", trained_on, altered, Data(name="mnist_static"))
+        check_same_data("run", trained_on, altered, DataConfig(name="mnist_static"))
 
 
 def test_a_stand_in_is_other_data() -> None:
@@ -331,6 +333,6 @@ def test_pretrained_models_have_their_own_evaluation(name: str) -> None:
     found = runs.evaluation_of(folder)
     assert found["num_images"] == 10_000
     saved, made = checkpoint.read(folder / "checkpoints", "best"), runs.read_recipe(folder)
-    model = record.Model(saved.digest, saved.record, made.training.seed)
+    model = record.Evaluated(saved.digest, saved.record, made.training.seed)
     older = {key: value for key, value in found.items() if key != "checkpoint_sha256"}
     assert record.belongs(older, model) and not record.belongs({**older, "steps": 1}, model)

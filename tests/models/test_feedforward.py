@@ -1,6 +1,7 @@
 """The feed-forward model's faster forms against the plain ones."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits, linear
 from dvaepp.models.feedforward import FeedForward
 from dvaepp.networks.dense import Dense, linear_side_by_side
 from dvaepp.smoothing import Exponential
+from dvaepp.training import checkpoint, train
+from tests.training import toy
 
 
 def _inputs(*widths: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -89,3 +92,35 @@ def test_names_of_saved_tensors_do_not_change() -> None:
     expected = {"train_mean", "output_bias", *(f"prior.{n}" for n in ("weight", "bias_left", "bias_right"))}
     expected |= {f"{net}.{name}" for net in ("encoders.0", "encoders.1", "decoder") for name in one}
     assert set(model.state_dict()) == expected
+
+
+def test_checkpoints_from_before_the_directed_prior_was_a_module_go_on_alike(tmp_path: Path) -> None:
+    """`first_logits` and `prior_networks` were the model's own; the optimizer's moments stood in that order."""
+    recipe = toy.recipe(toy.stripes(tmp_path), "table2.marginal", steps=4)
+    whole, first = (train(recipe, tmp_path / name, say=toy.quiet) for name in ("whole", "first"))
+    last = max((first / "checkpoints").glob("step-*.json"))
+    last.unlink()
+    saved = checkpoint.read(first / "checkpoints", "last")
+    assert saved.record["step"] == 2
+    weights = checkpoint.under("model", saved.tensors)
+    old = {
+        name.replace("prior.networks", "prior_networks").replace("prior.first", "first"): weights[name]
+        for name in weights
+    }
+    assert {"first_logits", "prior_networks.0.layers.1.bias"} <= set(old) and not any("prior." in name for name in old)
+    # `first_logits` came before all other parameters without weight decay
+    names = saved.record.pop("optimized")
+    decayed = [name for name in names if name.endswith("weight")]
+    order = decayed + sorted(names[len(decayed) :], key=lambda name: name != "prior.first_logits")
+    assert order != names
+    moments = {}
+    for place, name in enumerate(order):
+        moments |= checkpoint.with_prefix(
+            f"optimizer.{place}", checkpoint.under(f"optimizer.{names.index(name)}", saved.tensors)
+        )
+    rest = {name: value for name, value in saved.tensors.items() if not name.startswith(("model.", "optimizer."))}
+    tensors = checkpoint.with_prefix("model", old) | moments | rest
+    checkpoint.write(first / "checkpoints", tensors, saved.record, recipe.model_dump(mode="json"), best=True)
+    train(recipe, first, resume=True, say=toy.quiet)
+    expected, found = (checkpoint.read(run / "checkpoints", "last").tensors for run in (whole, first))
+    assert all(torch.equal(found[name], value) for name, value in expected.items())

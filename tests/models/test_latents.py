@@ -13,9 +13,8 @@ from torch import Tensor
 from dvaepp import recipes
 from dvaepp.data import Dataset
 from dvaepp.models.latents import LATENTS
-from dvaepp.models.noise import Noise
+from dvaepp.models.noise import BatchNoise
 from dvaepp.smoothing import Exponential
-from dvaepp.training.bounds import terms
 from dvaepp.training.state import State, build
 from dvaepp.training.step import _loss
 
@@ -23,8 +22,8 @@ BETA = 8.0
 NORMAL, BERNOULLI = LATENTS["normal"], LATENTS["bernoulli"]
 
 
-def _noise(seed: int = 0) -> Noise:
-    return Noise(torch.Generator().manual_seed(seed), torch.device("cpu"))
+def _noise(seed: int = 0) -> BatchNoise:
+    return BatchNoise(torch.Generator().manual_seed(seed), torch.device("cpu"))
 
 
 def _random(*shape: int, seed: int, scale: float = 1.0) -> Tensor:
@@ -223,12 +222,12 @@ def test_balanced_weights_average_to_one_and_act_only_while_the_kl_is_annealed(
     gamma = min(1.0, step / 30)
     state = state._replace(step=step, generator=torch.Generator().manual_seed(1))
     loss, found = _loss(recipe, state, x)
-    again = Noise(torch.Generator().manual_seed(1), torch.device("cpu"), dtype=torch.float64)
+    again = BatchNoise(torch.Generator().manual_seed(1), torch.device("cpu"), dtype=torch.float64)
     log_z: Tensor | float = 0.0
     if state.model.prior is not None and state.chains is not None:
         phase = -state.model.prior.energy(state.chains.z).mean()
         log_z = phase - phase.detach() + state.log_z
-    expected = terms(recipe.training.objective, state.model, x, Exponential(BETA), log_z, again)
+    expected = state.model.terms(x, Exponential(BETA), again, objective=recipe.training.objective, log_z=log_z)
     kl = expected.kl
     assert kl.shape == (groups, 8) and torch.equal(kl, found.kl)
     alpha = np.ones(groups)

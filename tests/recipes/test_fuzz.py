@@ -20,7 +20,7 @@ from dvaepp import cli, recipes
 from dvaepp.data import Dataset
 from dvaepp.errors import UsageError
 from dvaepp.recipes import Recipe, budget
-from dvaepp.recipes.schema import Convolutional
+from dvaepp.recipes.schema import ConvolutionalConfig
 from dvaepp.training import state
 from dvaepp.training.step import step
 from tests.data.hostile import MEBIBYTE, memory, peak_memory
@@ -199,7 +199,7 @@ def _one_line(error: Exception) -> None:
 
 
 def _images(recipe: Recipe) -> Dataset:
-    colour = isinstance(recipe.model, Convolutional) and recipe.model.likelihood == "logistic_mixture"
+    colour = isinstance(recipe.model, ConvolutionalConfig) and recipe.model.likelihood == "logistic_mixture"
     shape = (3, 32, 32) if colour else (1, 28, 28)
     x = torch.randint(256 if colour else 2, (20, *shape), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
     return Dataset("noise", shape, "logistic_mixture" if colour else "bernoulli", x, x[:4], x[:4], dynamic=False)
@@ -211,7 +211,7 @@ def _small(recipe: Recipe) -> bool:
     images = min(20, recipe.training.batch_size) * recipe.training.importance_samples
     units = cost.chain // (budget.CHAINED * 4)
     chains = recipe.chains
-    blocks = recipe.model.local_groups * 8 if isinstance(recipe.model, Convolutional) else 1
+    blocks = recipe.model.local_groups * 8 if isinstance(recipe.model, ConvolutionalConfig) else 1
     used = cost.model + images * cost.image + chains.num_chains * cost.chain
     work = chains.num_chains * chains.num_sweeps * units**2
     return used < STARTED and work < WORK and blocks < 200

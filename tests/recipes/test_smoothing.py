@@ -12,15 +12,14 @@ import torch
 
 from dvaepp import recipes, runs
 from dvaepp.errors import UsageError
-from dvaepp.models.noise import Noise
+from dvaepp.models.noise import BatchNoise
 from dvaepp.objectives import boltzmann_kl
 from dvaepp.priors import RBM
 from dvaepp.recipes.schema import Recipe
-from dvaepp.recipes.smoothing import Annealed, Smoothing
+from dvaepp.recipes.smoothing import Annealed, SmoothingConfig
 from dvaepp.reproduction.records import Record
 from dvaepp.smoothing import MEMBERS, Exponential, Overlapping, SpikeExponential
 from dvaepp.training import train
-from dvaepp.training.bounds import terms
 from dvaepp.training.schedules import smoothing_at
 from dvaepp.training.state import build
 from dvaepp.training.step import step
@@ -107,10 +106,10 @@ def test_a_value_is_a_number_a_pair_or_one_of_these_per_group() -> None:
 
 def test_sharpness_is_the_first_parameter() -> None:
     """What metrics and evaluation call beta: a number, a list with one per group, inf for binary units."""
-    assert Smoothing.of("exponential", beta=Annealed(start=6, end=16)).end == 16.0
-    assert Smoothing.of("gaussian", scale=0.3).start == 0.3
-    assert Smoothing.of("exponential", beta=[8, 10]).end == [8.0, 10.0]
-    assert Smoothing.of("binary").end == "inf"
+    assert SmoothingConfig.of("exponential", beta=Annealed(start=6, end=16)).end == 16.0
+    assert SmoothingConfig.of("gaussian", scale=0.3).start == 0.3
+    assert SmoothingConfig.of("exponential", beta=[8, 10]).end == [8.0, 10.0]
+    assert SmoothingConfig.of("binary").end == "inf"
 
 
 @dataclass(frozen=True)
@@ -154,12 +153,12 @@ def test_a_new_smoothing_is_trained_without_a_change_to_recipes(images: Path, mo
 )
 def test_start_and_end_are_those_of_the_first_parameter(old: dict[str, object], new: dict[str, object]) -> None:
     """A run that was trained with a scale of 10 loads as just that."""
-    assert Smoothing.model_validate(old).model_dump() == new
+    assert SmoothingConfig.model_validate(old).model_dump() == new
 
 
 def test_old_and_new_names_do_not_mix() -> None:
     with pytest.raises(ValueError, match="exponential has no parameter 'start'"):
-        Smoothing.model_validate({"name": "exponential", "start": 6, "beta": 8})
+        SmoothingConfig.model_validate({"name": "exponential", "start": 6, "beta": 8})
 
 
 def _old_files() -> list[Path]:
@@ -224,7 +223,7 @@ def test_each_group_is_drawn_and_scored_with_its_own_smoothing() -> None:
 def test_groups_reach_their_own_values_and_equal_ones_change_nothing(name: str, images: Path) -> None:
     """All groups of a model: the global ones, then the local ones of Bernoulli units."""
     chosen = recipe(images, name)
-    groups = chosen.model.binary_groups
+    groups = chosen.model.smoothed_groups
     assert groups == {"table3.rbm": 4, "table3.bernoulli": 4 + 3}.get(name, 2)
     dataset = runs.dataset_of(chosen)
     state = build(chosen, dataset)
@@ -232,8 +231,8 @@ def test_groups_reach_their_own_values_and_equal_ones_change_nothing(name: str, 
 
     def bound(beta: object) -> torch.Tensor:
         smoothing = smoothing_at(recipes.override(chosen, [f"smoothing.beta={json.dumps(beta)}"]).smoothing, 0.0)
-        noise = Noise(torch.Generator().manual_seed(0), x.device)
-        found = terms(chosen.training.objective, state.model.eval(), x, smoothing, 0.0, noise)
+        noise = BatchNoise(torch.Generator().manual_seed(0), x.device)
+        found = state.model.eval().terms(x, smoothing, noise, objective=chosen.training.objective)
         return found.log_likelihood - found.kl.sum(0)
 
     assert torch.equal(bound(6.0), bound([6.0] * groups))

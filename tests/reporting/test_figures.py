@@ -10,18 +10,19 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
+from dvaepp import runs
 from dvaepp.cli import main
 from dvaepp.priors.rbm import RBM
 from dvaepp.reporting import drawing, numbers, panels
 from dvaepp.reporting.figures import curves, kl, rbm, units
-from dvaepp.reporting.run import Run, kl_groups, read, series, unit_groups, vectors
+from dvaepp.reporting.run import Run, read, series, vectors
 
 
 def _read(folder: Path) -> Run:
     def no_model(say: object) -> Any:
         raise OSError("not needed here")
 
-    return read(folder, json.loads((folder / "recipe.json").read_text()), no_model)
+    return read(folder, runs.read_recipe(folder), no_model)
 
 
 def _lines(panel: panels.Panel) -> dict[str, np.ndarray]:
@@ -84,17 +85,17 @@ def test_the_evaluation_is_among_the_curves_with_its_error_bar(trained: dict[str
 
 
 def test_groups_have_their_names(trained: dict[str, Path]) -> None:
-    recipes = {name: _read(folder).recipe for name, folder in trained.items()}
+    models = {name: _read(folder).recipe.model for name, folder in trained.items()}
     local = [f"h{j}" for j in range(1, 6)]
-    assert kl_groups(recipes["rbm"]) == ["z"] and unit_groups(recipes["rbm"]) == [4, 4]
-    assert kl_groups(recipes["rebar"]) == ["z1"] and unit_groups(recipes["rebar"]) == [6]
-    assert kl_groups(recipes["convolutional"]) == ["z", *local] and unit_groups(recipes["convolutional"]) == [4] * 4
-    assert kl_groups(recipes["continuous"]) == ["z1", "z2", "z3", "z4", *local]
-    assert unit_groups(recipes["continuous"]) == []
+    assert models["rbm"].kl_names == ["z"] and models["rbm"].unit_groups == [4, 4]
+    assert models["rebar"].kl_names == ["z1"] and models["rebar"].unit_groups == [6]
+    assert models["convolutional"].kl_names == ["z", *local] and models["convolutional"].unit_groups == [4] * 4
+    assert models["continuous"].kl_names == ["z1", "z2", "z3", "z4", *local]
+    assert models["continuous"].unit_groups == []
     for name, folder in trained.items():  # the metrics have as many
         widths = {len(r["validation_kl_per_group"]) for r in _read(folder).validation}
-        assert widths == {len(kl_groups(recipes[name]))}
-        assert all(len(r["active_units"]) == len(unit_groups(recipes[name])) for r in _read(folder).validation)
+        assert widths == {len(models[name].kl_names)}
+        assert all(len(r["active_units"]) == len(models[name].unit_groups) for r in _read(folder).validation)
 
 
 def test_many_groups_become_a_heat_map_and_few_stay_lines(trained: dict[str, Path]) -> None:
@@ -127,7 +128,7 @@ def test_a_resumed_run_counts_each_step_once_as_last_written(tmp_path: Path) -> 
     written = [(1, -9.0), (2, -8.0), (3, -7.0), (2, -6.0), (3, -5.0)]
     lines = [json.dumps({"step": step, "bound": bound}) for step, bound in written]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
-    (tmp_path / "recipe.json").write_text("{}")
+    (tmp_path / "recipe.json").write_text('{"name": "any"}')
     run = _read(tmp_path)
     steps, values = series(run.training, "bound")
     assert steps.tolist() == [1, 2, 3] and values.tolist() == [-9, -6, -5] and "metrics" not in run.problems

@@ -119,11 +119,12 @@ def test_markup_in_names_comes_out_as_text(trained: dict[str, Path], tmp_path: P
     evaluation["split"] = evaluation["log_partition"]["method"] = f'"{SCRIPT}$'
     evaluation["log_partition"]["diagnostics"]["warnings"] = [SCRIPT]
     (run / "evaluation.json").write_text(json.dumps(evaluation))
-    recipe = runs.read_recipe(run).model_dump(mode="json")
-    recipe["name"], recipe["data"]["name"], recipe["data"]["path"] = SCRIPT, SCRIPT, f"{SCRIPT}/x.npz"
+    recipe = runs.read_recipe(run)
+    data = recipe.data.model_copy(update={"name": SCRIPT, "path": f"{SCRIPT}/x.npz"})
+    recipe = recipe.model_copy(update={"name": SCRIPT, "data": data})
     model = runs.load(run)
     model.record["dataset"] = model.record["version"] = SCRIPT
-    page.write(read(run, recipe, lambda say: model), tmp_path / "page.html", 1)
+    page.write(read(run, recipe, lambda say: model), tmp_path / "page.html")
     seen = Page((tmp_path / "page.html").read_text())
     assert not faults(seen) and "<script" not in seen.html
     assert seen.text.count(SCRIPT) >= 8 and "<b onclick=x()>&$_" in seen.text
@@ -291,8 +292,8 @@ def test_the_number_of_another_model_is_nowhere_on_the_page(run: Path) -> None:
 
 def _read(run: Path, path: str | None, name: str = "table2") -> Run:
     """The run, as if trained on other data."""
-    recipe = runs.read_recipe(run).model_dump(mode="json")
-    recipe["data"] = {"name": name, "path": path}
+    recipe = runs.read_recipe(run)
+    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"name": name, "path": path})})
     return read(run, recipe, lambda say: runs.load(run))
 
 
@@ -322,14 +323,14 @@ def test_what_loading_says_is_on_the_page(trained: dict[str, Path]) -> None:
         say(f"{trained['rbm'] / 'checkpoints'} is damaged; using another")
         return runs.load(trained["rbm"])
 
-    found = read(trained["rbm"], runs.read_recipe(trained["rbm"]).model_dump(mode="json"), load)
+    found = read(trained["rbm"], runs.read_recipe(trained["rbm"]), load)
     assert found.trained is not None and found.problems["model"] == "rbm/checkpoints is damaged; using another."
 
 
 def test_a_run_may_be_the_current_folder(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(run)
     shutil.rmtree("checkpoints")
-    found = read(Path("."), runs.read_recipe(".").model_dump(mode="json"), lambda say: runs.load("."))
+    found = read(Path("."), runs.read_recipe("."), lambda say: runs.load("."))
     assert found.name == "run" and "checkpoints holds no checkpoint" in found.problems["model"]
     assert "saved." in found.problems["model"]
 

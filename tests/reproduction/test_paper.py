@@ -8,7 +8,7 @@ import pytest
 
 from dvaepp import recipes
 from dvaepp.errors import UsageError
-from dvaepp.recipes.schema import Convolutional
+from dvaepp.recipes.schema import ConvolutionalConfig
 from dvaepp.reproduction import paper, plan
 
 PAPER = Path(__file__).resolve().parents[3] / "shared" / "paper" / "dvaepp.tex"
@@ -83,6 +83,6 @@ def test_grids_are_those_that_the_paper_names(tmp_path: Path) -> None:
         assert [(r.smoothing.start, r.smoothing.end) for r in built] == [(beta, beta) for beta in (5, 6, 8, 10)]
     for cell in paper.cells("table3"):
         built = [recipes.build(cell.recipe, cell.arguments, changes) for changes in paper.grid(cell)]
-        assert [r.model.global_groups for r in built if isinstance(r.model, Convolutional)] == [1, 2, 4]
+        assert [r.model.global_groups for r in built if isinstance(r.model, ConvolutionalConfig)] == [1, 2, 4]
     with pytest.raises(UsageError, match="leave out --select"):
         paper.grid(paper.cells("table1")[0])

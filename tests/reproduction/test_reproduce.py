@@ -14,7 +14,7 @@ import pytest
 
 from dvaepp import cli, recipes
 from dvaepp.errors import UsageError
-from dvaepp.recipes.schema import Data
+from dvaepp.recipes.schema import DataConfig
 from dvaepp.reproduction import paper, plan, records, show, work
 from dvaepp.reproduction.claims import STATED, claims
 from dvaepp.reproduction.measured import by_scale, measured
@@ -170,7 +170,9 @@ def test_select_evaluates_what_validates_best(tmp_path: Path) -> None:
 
 def test_a_cell_that_fails_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
     tasks = _tasks(tmp_path, "joint/dataset=mnist_static/layers=1/linear=true", scale=1e-6, data_dir=tmp_path)
-    bad = tasks[0].model_copy(update={"recipe": tasks[0].recipe.model_copy(update={"data": Data(path="nowhere.npy")})})
+    bad = tasks[0].model_copy(
+        update={"recipe": tasks[0].recipe.model_copy(update={"data": DataConfig(path="nowhere.npy")})}
+    )
     with pytest.raises(Exception, match="nowhere"):
         work.perform(bad.model_dump_json())
     with pytest.raises(OSError, match="1 of 1 failed; .*running the same again goes on.*nowhere"):

@@ -7,13 +7,15 @@ import pytest
 import torch
 
 from dvaepp import recipes
+from dvaepp.models import build
 from dvaepp.recipes.schema import Recipe
-from dvaepp.training import checkpoint, interval, state, train
+from dvaepp.training import checkpoint, interval, train
+from dvaepp.training.state import example_model
 from tests.training.toy import quiet, recipe, stripes
 
 
 def _every(made: Recipe, validation: int = 10_000) -> float:
-    every = interval.with_interval(made, state.example_model(made), validation).training.validate_every
+    every = interval.with_interval(made, example_model(made), validation).training.validate_every
     assert every is not None
     return every
 
@@ -25,7 +27,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_multiply_adds_of_dense_networks_are_those_of_their_matrices() -> None:
     made = recipes.build("table2.rbm", ["layers=2", "linear=false"])
-    model = state.example_model(made)
+    model = example_model(made)
     first = 784 * 200 + 200 * 200 + 200 * 200
     second = (784 + 200) * 200 + 200 * 200 + 200 * 200
     decoder = 400 * 200 + 200 * 200 + 200 * 784
@@ -43,9 +45,9 @@ def test_a_compiled_model_counts_as_a_plain_one(images: Path, monkeypatch: pytes
     """The interval must not depend on whether a machine has a compiler."""
     made = recipe(images, "table3.rbm")
     mean = torch.zeros(1, 6, 6, dtype=torch.float32, device="cpu")
-    compiled = state.build_model(made, mean)
-    monkeypatch.setattr(state, "with_kernels", lambda model: model)
-    plain = state.build_model(made, mean)
+    compiled = build.build_model(made.model, mean)
+    monkeypatch.setattr(build, "with_kernels", lambda model: model)
+    plain = build.build_model(made.model, mean)
     assert interval.forward_work(made, compiled) == interval.forward_work(made, plain) > 0
 
 
@@ -68,7 +70,7 @@ def test_a_short_schedule_spends_about_a_tenth_of_its_work_on_validation() -> No
     for name, steps in [("table2.rbm", 60_000), ("table2.rbm", 10_000), ("table3.rbm", 3000), ("demo", 4500)]:
         made = recipes.build(name, (), [f"training.steps={steps}"])
         assert made.training.validate_every is None
-        model = state.example_model(made)
+        model = example_model(made)
         work = interval.Work(interval.forward_work(made, model), interval.sweep_work(model), name == "table3.rbm")
         total = work.validation_in_steps(made, 1000) / _every(made, 1000)
         assert 0.05 < total / (total + steps) <= 0.1

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from dvaepp import recipes, runs
-from dvaepp.models.noise import Noise
+from dvaepp.models.noise import BatchNoise
 from dvaepp.recipes.schema import Recipe
 from dvaepp.training import checkpoint, train
-from dvaepp.training.bounds import terms
 from dvaepp.training.schedules import kl_weight, learning_rate, sharpness, smoothing_at
 from dvaepp.training.state import build
 from dvaepp.training.step import _loss, batch_indices
@@ -79,9 +78,10 @@ def test_the_gradient_keeps_the_score_for_importance_weights_alone(samples: int,
     mine = torch.autograd.grad(_loss(recipe, state, x)[0], parameters)
     by_hand = []
     for weights in (False, True):
-        noise = Noise(torch.Generator().manual_seed(1), x.device, dtype=x.dtype)
+        noise = BatchNoise(torch.Generator().manual_seed(1), x.device, dtype=x.dtype)
         smoothing = smoothing_at(recipe.smoothing, 0.0)
-        found = terms("marginal", state.model, x.repeat(samples, 1, 1, 1), smoothing, 0.0, noise, weights=weights)
+        images = x.repeat(samples, 1, 1, 1)
+        found = state.model.terms(images, smoothing, noise, objective="marginal", weights=weights)
         log_w = (found.log_likelihood - found.kl.sum(0)).reshape(samples, 7)
         bound = torch.logsumexp(log_w, 0) - math.log(samples)
         by_hand.append(torch.autograd.grad(-bound.mean(), parameters))

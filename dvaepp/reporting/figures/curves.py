@@ -78,7 +78,7 @@ def missing(run: Run) -> list[str]:
 
 
 def _found(plot: Plot, run: Run) -> list[tuple[Curve, Series]]:
-    samples = run.recipe["training"].get("validation_samples")
+    samples = run.recipe.training.validation_samples
     pairs = [
         (curve._replace(label=curve.label.format(K=samples)), series(records, curve.key))
         for curve in plot.curves

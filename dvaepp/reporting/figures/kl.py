@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from dvaepp.reporting import numbers
 from dvaepp.reporting.drawing import LINES, bars, over_time
 from dvaepp.reporting.panels import Panel, together
-from dvaepp.reporting.run import Run, Vectors, kl_groups, series, vectors
+from dvaepp.reporting.run import Run, Vectors, series, vectors
 
 
 class Groups(NamedTuple):
@@ -40,7 +40,7 @@ def last(run: Run) -> Groups | None:
 def found(run: Run, source: str) -> Groups | None:
     """From the list in each record; a single group may stand there as a plain number."""
     records, key = (run.validation, "validation_kl") if source == "validation" else (run.training, "kl")
-    names = kl_groups(run.recipe)
+    names = run.recipe.model.kl_names
     groups = vectors(records, f"{key}_per_group")
     if not groups.values.size and len(names) == 1:
         single = series(records, key)

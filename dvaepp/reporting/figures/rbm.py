@@ -1,14 +1,15 @@
-"""The RBM prior of a trained model: couplings, their singular values, biases, its chains over training, log Z."""
+"""The Boltzmann prior of a trained model: couplings, their singular values, biases, its chains over training, log Z."""
 
 import math
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from dvaepp.priors.rbm import RBM
+from dvaepp.priors.base import BoltzmannPrior
 from dvaepp.reporting import numbers
 from dvaepp.reporting.drawing import DIVERGING, colour_bar, error_bar, legend, step_axis
 from dvaepp.reporting.panels import COLOURS, SERIES, Panel, together
@@ -28,7 +29,7 @@ def panels(run: Run) -> list[Panel]:
     return made + over_training(run)
 
 
-def finite(prior: RBM) -> bool:
+def finite(prior: BoltzmannPrior) -> bool:
     return all(bool(p.isfinite().all()) for p in prior.parameters())
 
 
@@ -38,12 +39,32 @@ def random_edge(weight: np.ndarray) -> float:
     return float(weight.std() * (math.sqrt(rows) + math.sqrt(columns)))
 
 
-def weight_panels(prior: RBM) -> list[Panel]:
-    weight, left, right = (p.detach().cpu().double().numpy() for p in (prior.weight, prior.bias_left, prior.bias_right))
-    return [_matrix(weight), _histogram(weight), _singular_values(weight), _biases(left, right)]
+class Parts(NamedTuple):
+    """Couplings as a matrix, and biases by the name of the units that have them.
+
+    Where all couplings run between two sides, as in an RBM, the matrix has a row for each unit of the left side and a
+    column for each of the right one; otherwise all units are one side, and the matrix is square and symmetric.
+    """
+
+    weight: np.ndarray
+    biases: dict[str, np.ndarray]
 
 
-def _matrix(weight: np.ndarray) -> Panel:
+def parts(prior: BoltzmannPrior) -> Parts:
+    bias, matrix = (p.detach().cpu().double().numpy() for p in prior.couplings())
+    blocks = [block.cpu().numpy() for block in prior.blocks()]
+    if len(blocks) != 2:
+        return Parts(matrix, {"one": bias})
+    left, right = blocks
+    return Parts(matrix[left][:, right], {"left": bias[left], "right": bias[right]})
+
+
+def weight_panels(prior: BoltzmannPrior) -> list[Panel]:
+    weight, biases = parts(prior)
+    return [_matrix(weight, list(biases)), _histogram(weight), _singular_values(weight), _biases(biases)]
+
+
+def _matrix(weight: np.ndarray, sides: Sequence[str]) -> Panel:
     u, _, v = np.linalg.svd(weight, full_matrices=False)
     ordered = weight[np.argsort(u[:, 0])][:, np.argsort(v[0])]
     shown = averaged(averaged(ordered, 0), 1)
@@ -61,13 +82,13 @@ def _matrix(weight: np.ndarray) -> Panel:
             extent=(0, columns, rows, 0),
         )
         axes.grid(False)
-        axes.set(xlabel="right side", ylabel="left side")
+        axes.set(xlabel=f"{sides[-1]} side", ylabel=f"{sides[0]} side")
         colour_bar(axes, image)
 
     rows, columns = weight.shape
     alt = (
-        f"Couplings W between {rows} left and {columns} right units, ordered along the leading singular vectors: "
-        f"from {numbers.nats(weight.min())} to {numbers.nats(weight.max())}."
+        f"Couplings W between {rows} {sides[0]} and {columns} {sides[-1]} units, ordered along the leading singular "
+        f"vectors: from {numbers.nats(weight.min())} to {numbers.nats(weight.max())}."
     )
     return Panel("Couplings W", alt, fill)
 
@@ -125,20 +146,22 @@ def _singular_values(weight: np.ndarray) -> Panel:
     return Panel("Singular values of W", alt, fill)
 
 
-def _biases(left: np.ndarray, right: np.ndarray) -> Panel:
+def _biases(biases: dict[str, np.ndarray]) -> Panel:
     def fill(axes: Axes) -> None:
-        bins = _bins(np.concatenate([left, right]))
-        axes.hist(left, bins=bins, histtype="stepfilled", color=SERIES[0], alpha=0.55, label="left")
-        axes.hist(right, bins=bins, histtype="step", color=SERIES[1], lw=1.4, label="right")
+        bins = _bins(np.concatenate(list(biases.values())))
+        styles: list[dict[str, Any]] = [{"histtype": "stepfilled", "alpha": 0.55}, {"histtype": "step", "lw": 1.4}]
+        for (name, side), colour, style in zip(biases.items(), SERIES, styles, strict=False):
+            axes.hist(side, bins=bins, color=colour, label=name, **style)
         axes.set_xlabel("bias")
         axes.xaxis.set_major_locator(MaxNLocator(5))
         legend(axes)
 
     both = [
         f"{name} from {numbers.nats(side.min())} to {numbers.nats(side.max())}, mean {numbers.nats(side.mean())}"
-        for name, side in (("left", left), ("right", right))
+        for name, side in biases.items()
     ]
-    return Panel("Biases of the two sides", f"Histograms of the biases: {'; '.join(both)}.", fill)
+    title = "Biases of the two sides" if len(biases) > 1 else "Biases"
+    return Panel(title, f"Histograms of the biases: {'; '.join(both)}.", fill)
 
 
 def over_training(run: Run) -> list[Panel]:
@@ -148,11 +171,11 @@ def over_training(run: Run) -> list[Panel]:
         ("Mean of the chains' units", run.training, "chain_mean"),
         ("log Z at each validation (nats)", run.validation, "log_z"),
     ]
-    has_rbm = any("chain_energy" in record for record in run.training)  # directed priors write log_z = 0
+    kept_chains = any("chain_energy" in record for record in run.training)  # directed priors write log_z = 0
     return [
         _over_time(title, run, records, key)
         for title, records, key in plots
-        if has_rbm and series(records, key)[0].size
+        if kept_chains and series(records, key)[0].size
     ]
 
 

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from dvaepp.reporting import numbers
 from dvaepp.reporting.drawing import LINES, bars, over_time
 from dvaepp.reporting.panels import Panel, together
-from dvaepp.reporting.run import Run, Vectors, unit_groups, vectors
+from dvaepp.reporting.run import Run, Vectors, vectors
 
 
 def draw(runs: Sequence[Run]) -> Figure:
@@ -29,7 +29,7 @@ def panels(run: Run) -> list[Panel]:
     final = last(run)
     if not final:
         return []
-    sizes = unit_groups(run.recipe)
+    sizes = run.recipe.model.unit_groups
     names = [f"z{index + 1}" for index in range(len(final))]
     over = vectors(run.training, "active_units")
     over = over if over.values.size else vectors(run.validation, "active_units")

@@ -1,81 +1,60 @@
-"""log p(x) by importance samples from the posterior, in the binary limit (Sec. 7: ζ = z) or at the training β (App. I).
+"""Log weights of importance samples for dense networks, which are most of the cost of evaluating them.
 
-    log p(x) ≈ log 1/K Σ_k w_k,   w = p(x|ζ) p(z) / q(z|x),   z ~ q,   ζ = z, or ζ ~ r(ζ|z): r cancels in w.
-
-Samples come in blocks with a running log-sum-exp in float64, so memory does not grow with K. What depends on x alone,
-its share of the encoders' first layers and the first group's logits, is computed once per image.
+What depends on x alone, its share of the encoders' first layers and the first group's logits, is computed once per
+image; batch norm is folded into the maps, and samples and images share the rows of every matrix. The numbers are those
+of `BinaryVAE.log_weights` but for the noise, which here does not depend on how many samples are drawn at a time.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from dvaepp.kernels import bernoulli
-from dvaepp.models.feedforward import FeedForward
+from dvaepp.models.base import Smoothings
 from dvaepp.models.latents import smoothed
 from dvaepp.networks.dense import Affine, Dense
 from dvaepp.numerics import uniform
+from dvaepp.priors.directed import Directed
+from dvaepp.priors.family import Prior
 from dvaepp.samplers.noise import Noise
-from dvaepp.smoothing.base import Smoothing
 from dvaepp.smoothing.groups import for_groups
 
 ROWS = 2048  # samples x images decoded at once: logits of 784 pixels then fit the cache
 CHUNK = 8  # samples whose noise is drawn together, whatever the block: its size then changes rounding only
 
 
-@torch.no_grad()
-def log_likelihood(
-    model: FeedForward,
-    x: Tensor,
-    num_samples: int,
-    *,
-    log_z: float = 0.0,
-    smoothing: Smoothing | Sequence[Smoothing] | None = None,
-    generator: torch.Generator | None = None,
-    rows: int = ROWS,
-) -> Tensor:
-    """(batch,) float64 estimates for images x (batch, pixels) of 0 and 1; `smoothing` None is the binary limit.
+@runtime_checkable
+class DenseModel(Protocol):
+    """What is asked of a model of dense networks."""
 
-    `log_z` is that of a Boltzmann prior; a directed one ignores it. The model is put in evaluation mode.
-    """
-    model.eval()
-    per_block = max(1, rows // (len(x) * CHUNK)) * CHUNK
-    log_weights = _LogWeights(model, x, smoothing, generator)
-    estimate = streamed_log_mean(log_weights.draw, num_samples, per_block)
-    return estimate - log_z if model.prior is not None else estimate
+    group_sizes: list[int]
+    encoders: nn.ModuleList
+    decoder: nn.Module
+    prior: Prior
+    train_mean: Tensor
+    output_bias: Tensor
+    centered_code: bool
 
 
-def streamed_log_mean(draw: Callable[[int], Tensor], num_samples: int, per_block: int) -> Tensor:
-    """log 1/K Σ_k w_k of K = `num_samples` log weights, float64; draw(k) returns the next k of them, (k, batch)."""
-    if num_samples < 1:
-        raise ValueError(f"num_samples must be at least 1, got {num_samples}")
-    running: Tensor | None = None
-    for start in range(0, num_samples, per_block):
-        block = torch.logsumexp(draw(min(per_block, num_samples - start)).double(), 0)
-        running = block if running is None else torch.logaddexp(running, block)
-    assert running is not None
-    return running - math.log(num_samples)
-
-
-class _LogWeights:
+class DenseWeights:
     """log w up to log Z for samples of the given images; samples and images share the rows of every matrix."""
 
     def __init__(
         self,
-        model: FeedForward,
+        model: DenseModel,
         x: Tensor,
-        smoothing: Smoothing | Sequence[Smoothing] | None,
+        smoothing: Smoothings | None,
         generator: torch.Generator | None,
     ) -> None:
         self.model, self.x, self.generator = model, x, generator
         self.smoothings = None if smoothing is None else for_groups(smoothing, len(model.group_sizes))
         self.encoders = [net.frozen() for net in model.encoders if isinstance(net, Dense)]
         self.decoder = _pixel_maps(model)
-        networks = list(model.prior_networks) if model.prior is None else []
-        self.prior_maps = [net.frozen() for net in networks if isinstance(net, Dense)]
+        self.prior_maps: list[list[Affine]] = []
+        if isinstance(model.prior, Directed):
+            self.prior_maps = [net.frozen() for net in model.prior.networks if isinstance(net, Dense)]
         centered = x - model.train_mean
         self.from_x = [linear(centered, maps[0].weight[:, : x.shape[1]], maps[0].bias) for maps in self.encoders]
         self.first_logits = _after_first(self.encoders[0], self.from_x[0].clone())
@@ -85,7 +64,7 @@ class _LogWeights:
         batch, pixels = self.x.shape
         seeds = [_seed(self.generator, self.x.device) for _ in range(0, k, CHUNK)]
         chunks = [_Chunk(seed, self.x.device, min(CHUNK, k - CHUNK * c) * batch) for c, seed in enumerate(seeds)]
-        z = self.x.new_empty(k * batch, self.model.num_units)
+        z = self.x.new_empty(k * batch, sum(self.model.group_sizes))
         zeta = z if self.smoothings is None else torch.empty_like(z)
         log_q = self.x.new_zeros(k * batch)
         start = 0
@@ -108,18 +87,20 @@ class _LogWeights:
 
     def _log_prior(self, z: Tensor, zeta: Tensor) -> Tensor:
         """log p(z) per row, for a Boltzmann prior without its log Z."""
-        if self.model.prior is not None:
-            return -self.model.prior.energy(z)
+        prior = self.model.prior
+        if not isinstance(prior, Directed):
+            return prior.unnormalized_log_prob(z, zeta)
         sizes = self.model.group_sizes
-        total, start = bernoulli.log_prob(z[:, : sizes[0]], self.model.first_logits.expand(len(z), -1)), sizes[0]
+        total, start = bernoulli.log_prob(z[:, : sizes[0]], prior.first_logits.expand(len(z), -1)), sizes[0]
         for maps, size in zip(self.prior_maps, sizes[1:], strict=True):
             total += bernoulli.log_prob(z[:, start : start + size], _apply(maps, zeta[:, :start]))
             start += size
         return total
 
 
-def _pixel_maps(model: FeedForward) -> list[Affine]:
+def _pixel_maps(model: DenseModel) -> list[Affine]:
     """The decoder with the fixed output bias, and the code's 2ζ - 1 if any, folded into its maps."""
+    assert isinstance(model.decoder, Dense)
     maps = model.decoder.frozen()
     if model.centered_code:
         weight, bias = maps[0]

@@ -1,0 +1,157 @@
+"""What a model owes training, evaluation, sampling and reporting: a class that keeps to this trains like the paper's.
+
+A model has global units z in groups, whose posterior is q(z, ζ|x) = Π_a q(z_a|x, ζ_<a) r(ζ_a|z_a), a prior, and a
+decoder; it may have further latents that are nobody else's business. It states
+
+    terms         log p(x|ζ) and the KL of each group for a batch: what training maximises
+    log_weights   log p(x, z) - log q(z|x) of importance samples: what evaluation averages
+    encode        the code of images
+    decode        images of a code
+    sample_code   codes of the prior (given here for Boltzmann priors)
+
+and a few facts: the shape of its images, the sizes of its groups, the names of its KL terms. Nothing outside this
+folder asks which class a model is.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from dvaepp.errors import UsageError
+from dvaepp.estimators.base import RelaxedTarget
+from dvaepp.models.noise import BatchNoise
+from dvaepp.models.summary import Row, count, modules
+from dvaepp.priors.base import BoltzmannPrior
+from dvaepp.smoothing.base import Smoothing
+
+Smoothings = Smoothing | Sequence[Smoothing]
+"""One smoothing for all groups of binary units or one for each: global groups first, then local ones."""
+
+LogWeights = Callable[[int], Tensor]
+"""Called with k: log weights of the next k samples of every image, (k, batch), up to the log Z of a Boltzmann prior."""
+
+
+class Terms(NamedTuple):
+    """log p(x|ζ, h) (batch,); KL (groups, batch), a Boltzmann prior's in one; logits of the binary global groups."""
+
+    log_likelihood: Tensor
+    kl: Tensor
+    logits: list[Tensor]
+
+
+class Model(nn.Module, ABC):
+    """A generative model with a code. Images are (batch, channels, height, width)."""
+
+    image_shape: tuple[int, ...]
+    group_sizes: list[int]
+    """Units of each group of the code; empty where there is no code."""
+
+    binary_code: bool = True
+    """Whether the code is made of bits, as `encode` and `decode` of a trained model promise."""
+    images_per_code: int = 1
+    """Images that a picture of samples shows of each code: more than one where latents below the code vary."""
+    rows_at_once: ClassVar[int] = 400
+    """Samples x images that evaluation works on at a time."""
+    samples_in_chunk: ClassVar[int] = 1
+    """Evaluation asks for samples in multiples of this."""
+    former_names: ClassVar[Mapping[str, str]] = {}
+    """Beginnings of the names of saved tensors that have changed: name now -> name in older checkpoints."""
+
+    @property
+    def num_units(self) -> int:
+        return sum(self.group_sizes)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.parameters()).dtype
+
+    @property
+    def boltzmann(self) -> BoltzmannPrior | None:
+        """The prior whose log Z is estimated and which training keeps chains of; None where p(z) is normalised."""
+        return None
+
+    @property
+    def num_smoothed_groups(self) -> int:
+        """Groups of binary units, for each of which a smoothing may be given."""
+        return len(self.group_sizes)
+
+    @abstractmethod
+    def terms(
+        self,
+        x: Tensor,
+        smoothing: Smoothings,
+        noise: BatchNoise,
+        *,
+        objective: str,
+        log_z: Tensor | float = 0.0,
+        weights: bool = False,
+    ) -> Terms:
+        """One sample of each term of the bound for images x; `log_z` as for `boltzmann_kl`.
+
+        `weights`: the terms make importance weights, so that the marginal KL's gradient has to keep its score.
+        """
+
+    @abstractmethod
+    def log_weights(
+        self, x: Tensor, smoothing: Smoothings | None = None, generator: torch.Generator | None = None
+    ) -> LogWeights:
+        """A source of log w = log p(x|ζ) p(z) / q(z|x), z ~ q; `smoothing` None is the binary limit ζ = z.
+
+        What depends on x alone is computed here, once for all samples.
+        """
+
+    @abstractmethod
+    def encode(self, x: Tensor) -> Tensor:
+        """The most likely value of every unit in turn, (batch, units)."""
+
+    @abstractmethod
+    def decode(self, code: Tensor, generator: torch.Generator | None = None, mean: bool = True) -> Tensor:
+        """Images of codes (batch, units); latents below the code are drawn from their prior.
+
+        `mean` shows every pixel's mean where pixels are independent, otherwise they are drawn.
+        """
+
+    def reconstruct(self, x: Tensor, generator: torch.Generator | None = None, mean: bool = True) -> Tensor:
+        """Images given the latents of x."""
+        return self.decode(self.encode(x), generator, mean)
+
+    def shown(self, images: Tensor) -> Tensor:
+        """Images as a picture shows them, from black at 0 to white at 1."""
+        return images
+
+    def sample_code(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """Codes of the prior, (n, units)."""
+        if self.boltzmann is None:
+            raise NotImplementedError(f"{type(self).__name__} must say how its prior is sampled")
+        return self.boltzmann.sample(n, generator)
+
+    def kl_names(self) -> list[str]:
+        """Names of the rows of `Terms.kl`: a Boltzmann prior has one for all its units."""
+        return ["z"] if self.boltzmann is not None else [f"z{a + 1}" for a in range(len(self.group_sizes))]
+
+    def summary(self) -> list[Row]:
+        """The model's modules, what they end at and their parameters; the last row is the sum."""
+        return [*modules(self), Row("total", "", "", count(self))]
+
+    def target(self, x: Tensor) -> RelaxedTarget:
+        """The model as gradient estimators see it for images x (Sec. 7.1)."""
+        raise UsageError(f"gradient estimators train feed-forward models; {type(self).__name__} needs a smoothing")
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Also of checkpoints from before tensors were renamed."""
+        names = {self.former_name(name): name for name in self.state_dict()}
+        return super().load_state_dict({names.get(k, k): v for k, v in state_dict.items()}, *args, **kwargs)
+
+    def former_name(self, name: str) -> str:
+        """The name of a tensor in older checkpoints."""
+        for now, before in self.former_names.items():
+            if name.startswith(now):
+                return before + name.removeprefix(now)
+        return name

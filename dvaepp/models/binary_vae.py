@@ -1,0 +1,144 @@
+"""Groups of binary units around anybody's networks: hierarchical posterior, Boltzmann or directed prior, decoder.
+
+q(z, ζ|x) = Π_a q(z_a|x, ζ_<a) r(ζ_a|z_a),   p(x, ζ, z) = p(z) Π r(ζ|z) p(x|ζ)
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from dvaepp.kernels import bernoulli
+from dvaepp.models.base import LogWeights, Model, Smoothings, Terms
+from dvaepp.models.latents import smoothed
+from dvaepp.models.likelihoods import Likelihood
+from dvaepp.models.noise import BatchNoise
+from dvaepp.models.summary import Row, count
+from dvaepp.objectives.prior_kl import prior_kl
+from dvaepp.priors.base import BoltzmannPrior
+from dvaepp.priors.family import Prior
+from dvaepp.smoothing.binary import Binary
+from dvaepp.smoothing.groups import for_groups
+
+
+class Groups(NamedTuple):
+    """Per group a: logits of q(z_a|x, ζ_<a) and the sample ζ_a, each (..., units)."""
+
+    logits: list[Tensor]
+    zeta: list[Tensor]
+
+
+class BinaryVAE(Model):
+    """`encoders[a](x, *zeta_before)` gives logits (rows, units), `decoder(zeta)` the likelihood's parameters."""
+
+    encoders: nn.ModuleList
+    decoder: nn.Module
+    prior: Prior
+    likelihood: Likelihood
+
+    def __init__(
+        self,
+        encoders: Sequence[nn.Module],
+        decoder: nn.Module,
+        prior: Prior,
+        likelihood: Likelihood,
+        *,
+        image_shape: Sequence[int],
+        group_sizes: Sequence[int],
+    ) -> None:
+        super().__init__()
+        self.image_shape, self.group_sizes = tuple(image_shape), list(group_sizes)
+        self.encoders, self.decoder, self.prior = nn.ModuleList(encoders), decoder, prior
+        self.likelihood = likelihood
+
+    @property
+    def boltzmann(self) -> BoltzmannPrior | None:
+        return self.prior if isinstance(self.prior, BoltzmannPrior) else None
+
+    def context(self, x: Tensor) -> Tensor:
+        """What the encoders read of images."""
+        return x
+
+    def likelihood_parameters(self, zeta: Sequence[Tensor]) -> Tensor:
+        """Parameters of p(x|ζ)."""
+        parameters: Tensor = self.decoder(torch.cat(list(zeta), -1))
+        return parameters
+
+    def posterior(self, x: Tensor, rho: Sequence[Tensor], smoothing: Smoothings) -> Groups:
+        """Sample the groups in turn; rho per group (batch, units); a smoothing, or one each."""
+        context = self.context(x)
+        logits: list[Tensor] = []
+        zeta: list[Tensor] = []
+        for encoder, noise, each in zip(self.encoders, rho, for_groups(smoothing, len(rho)), strict=True):
+            logits.append(encoder(context, *zeta))
+            zeta.append(each.sample(logits[-1], noise))
+        return Groups(logits, zeta)
+
+    def log_likelihood(self, x: Tensor, zeta: Sequence[Tensor]) -> Tensor:
+        """log p(x|ζ), (batch,)."""
+        return self.likelihood.total(self.likelihood_parameters(zeta), x)
+
+    def terms(
+        self,
+        x: Tensor,
+        smoothing: Smoothings,
+        noise: BatchNoise,
+        *,
+        objective: str,
+        log_z: Tensor | float = 0.0,
+        weights: bool = False,
+    ) -> Terms:
+        rho = [noise.uniform(len(x), size) for size in self.group_sizes]
+        logits, zeta = self.posterior(x, rho, smoothing)
+        kl = prior_kl(objective, self.prior, logits, zeta, smoothing, log_z, path_only=not weights)
+        return Terms(self.log_likelihood(x, zeta), kl, logits)
+
+    def log_weights(
+        self, x: Tensor, smoothing: Smoothings | None = None, generator: torch.Generator | None = None
+    ) -> LogWeights:
+        noise = BatchNoise(generator, x.device, dtype=self.dtype)
+        each = None if smoothing is None else for_groups(smoothing, len(self.group_sizes))
+        first_logits: Tensor = self.encoders[0](self.context(x))
+
+        def draw(k: int) -> Tensor:
+            images = x.repeat(k, *(1 for _ in x.shape[1:]))
+            context = self.context(images)
+            z: list[Tensor] = []
+            zeta: list[Tensor] = []
+            log_q = x.new_zeros(len(images), dtype=self.dtype)
+            for a, encoder in enumerate(self.encoders):
+                logits = encoder(context, *zeta) if a else first_logits.repeat(k, 1)
+                z.append((noise.uniform(*logits.shape) < torch.sigmoid(logits)).to(self.dtype))
+                zeta.append(z[a] if each is None else smoothed(z[a], each[a], noise.uniform(*logits.shape)))
+                log_q = log_q + bernoulli.log_prob(z[a], logits)
+            log_p = self.prior.unnormalized_log_prob(torch.cat(z, -1), torch.cat(zeta, -1))
+            log_w = self.log_likelihood(images, zeta) + log_p - log_q
+            return log_w.view(k, len(x))
+
+        return draw
+
+    def encode(self, x: Tensor) -> Tensor:
+        half = [torch.full((len(x), size), 0.5, dtype=self.dtype, device=x.device) for size in self.group_sizes]
+        return torch.cat(self.posterior(x, half, Binary(validate_args=False)).zeta, -1)
+
+    def decode(self, code: Tensor, generator: torch.Generator | None = None, mean: bool = True) -> Tensor:
+        parameters = self.likelihood_parameters(code.split(self.group_sizes, -1))
+        parameters = self.likelihood.shaped(parameters, self.image_shape)
+        return self.likelihood.mean(parameters) if mean else self.likelihood.sample(parameters, generator)
+
+    def shown(self, images: Tensor) -> Tensor:
+        return self.likelihood.shown(images)
+
+    def sample_code(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        return self.prior.sample(n, generator)
+
+    def summary(self) -> list[Row]:
+        pixels = " x ".join(map(str, self.image_shape))
+        encoders = zip(self.encoders, self.group_sizes, strict=True)
+        return [
+            *(Row(f"q(z{a + 1})", "", str(size), count(net)) for a, (net, size) in enumerate(encoders)),
+            Row("p(z)", "", str(self.num_units), count(self.prior)),
+            Row("p(x)", "", pixels, count(self.decoder)),
+            Row("total", "", "", count(self)),
+        ]

@@ -1,0 +1,111 @@
+"""Where a pass through the latents of DVAE++ takes them from: the posterior, or the prior (Sec. 6)."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from dvaepp.models.latents import Drawn, Latent
+from dvaepp.models.local import Given, LocalNetworks, Walk
+from dvaepp.models.noise import BatchNoise
+from dvaepp.smoothing.base import Smoothing
+
+
+class Encoded(NamedTuple):
+    """What q needs of images: features for the global networks, and the local networks given their own features."""
+
+    top: Tensor
+    local: Given
+
+    def repeated(self, times: int) -> "Encoded":
+        """The same images again and again, for several samples of each."""
+        return Encoded(self.top.repeat(times, 1), self.local.repeated(times))
+
+
+class TopDown(NamedTuple):
+    """One pass: the draws of the global and of the local groups, ζ scaled up, and what the decoder reads."""
+
+    zeta: list[Drawn]
+    up: Tensor
+    h: list[Drawn]
+    features: Tensor
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Where a pass takes its latents from."""
+
+    def global_group(self, before: Sequence[Tensor]) -> Drawn: ...
+
+    def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn: ...
+
+
+@runtime_checkable
+class Hierarchy(Protocol):
+    """What a source asks of the model."""
+
+    global_latent: Latent
+    local_latent: Latent
+    p: LocalNetworks
+
+    def smoothings(
+        self, smoothing: Smoothing | Sequence[Smoothing]
+    ) -> tuple[Sequence[Smoothing], Sequence[Smoothing]]: ...
+
+    def posterior_parameters(self, encoded: Encoded, before: Sequence[Tensor]) -> Tensor: ...
+
+
+class Posterior:
+    """q(z, ζ, h|x) as a source. `exact` draws z and then ζ, for evaluation; otherwise reparameterised samples."""
+
+    def __init__(
+        self,
+        model: Hierarchy,
+        encoded: Encoded,
+        noise: BatchNoise,
+        smoothing: Smoothing | Sequence[Smoothing] | None,
+        exact: bool = False,
+    ) -> None:
+        self.model, self.encoded, self.noise, self.exact = model, encoded, noise, exact
+        self._smoothings = None if smoothing is None else model.smoothings(smoothing)
+        self.global_parameters: list[Tensor] = []
+        self.local_parameters: list[Tensor] = []
+        self._walk: Walk | None = None
+
+    def global_group(self, before: Sequence[Tensor]) -> Drawn:
+        self.global_parameters.append(self.model.posterior_parameters(self.encoded, before))
+        smoothing = None if self._smoothings is None else self._smoothings[0][len(before)]
+        return self._draw(self.model.global_latent, self.global_parameters[-1], smoothing)
+
+    def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn:
+        if self._walk is None:
+            self._walk = self.encoded.local.walk(up)
+        self.local_parameters.append(self._walk(before))
+        smoothing = None if self._smoothings is None else self._smoothings[1][len(before)]
+        return self._draw(self.model.local_latent, self.local_parameters[-1], smoothing)
+
+    def _draw(self, latent: Latent, parameters: Tensor, smoothing: Smoothing | None) -> Drawn:
+        if self.exact:
+            return latent.draw(parameters, self.noise, smoothing)
+        assert smoothing is not None
+        value = latent.sample(parameters, self.noise, smoothing)
+        return Drawn(value, value)
+
+
+class Prior:
+    """p(h|ζ) as a source, after given global values."""
+
+    def __init__(
+        self, model: Hierarchy, zeta: Sequence[Tensor], noise: BatchNoise, smoothing: Smoothing | None = None
+    ) -> None:
+        self.model, self.zeta, self.noise, self.smoothing = model, zeta, noise, smoothing
+        self._walk: Walk | None = None
+
+    def global_group(self, before: Sequence[Tensor]) -> Drawn:
+        value = self.zeta[len(before)]
+        return Drawn(value, value)
+
+    def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn:
+        if self._walk is None:
+            self._walk = self.model.p.walk(up)
+        return self.model.local_latent.draw(self._walk(before), self.noise, self.smoothing)

@@ -1,0 +1,99 @@
+"""A trained model: images in, bits out, and back."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dvaepp.errors import UsageError
+from dvaepp.log_partition import LogPartition, log_partition
+from dvaepp.models.base import Model
+from dvaepp.models.importance import log_likelihood
+
+
+class Trained(nn.Module):
+    """A model in evaluation mode with the `recipe` that it was trained by and the `record` of its checkpoint.
+
+    Use it for codes, images and likelihoods of a finished run:
+
+        model = dvaepp.load("runs/demo")
+        pictures = model.decode(model.encode(x))
+    """
+
+    def __init__(self, model: Model, recipe: Any, record: dict[str, Any]) -> None:
+        super().__init__()
+        self.model, self.recipe, self.record = model, recipe, record
+        self._log_z: LogPartition | None = None
+        self.eval()
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.model.dtype
+
+    @torch.no_grad()
+    def encode(self, x: Tensor) -> Tensor:
+        """The most likely bit of every global unit in turn, (batch, units) of 0 and 1; x (batch, ...pixels)."""
+        self._binary_only("encode")
+        return self.model.encode(self._images(x))
+
+    def shown(self, images: Tensor) -> Tensor:
+        """Images of this model as a picture shows them, from black at 0 to white at 1."""
+        return self.model.shown(images)
+
+    @torch.no_grad()
+    def decode(self, bits: Tensor, generator: torch.Generator | None = None, mean: bool = True) -> Tensor:
+        """Images (batch, channels, height, width) of given bits; local units are drawn from their prior.
+
+        `mean` False draws the pixels; see `sample`.
+        """
+        self._binary_only("decode")
+        if bits.shape[-1] != self.model.num_units:
+            raise ValueError(f"bits must have shape (batch, {self.model.num_units}), got {tuple(bits.shape)}")
+        return self.model.decode(bits.to(self.device, self.dtype), generator, mean)
+
+    @torch.no_grad()
+    def reconstruct(self, x: Tensor, generator: torch.Generator | None = None, mean: bool = True) -> Tensor:
+        """Images given the latents of x, in the binary limit; `mean` as for `sample`."""
+        return self.model.reconstruct(self._images(x), generator, mean)
+
+    @torch.no_grad()
+    def sample(self, n: int, generator: torch.Generator | None = None, per_code: int = 1, mean: bool = True) -> Tensor:
+        """Images of the prior, `per_code` of them for each of n samples of the global units (Fig. 4).
+
+        With `mean` False every pixel is drawn: a sample of p(x). With `mean` True pixels show their means, which look
+        smoother. Where pixels depend on each other, as in a conditional decoder, only the finest scale does so, and the
+        coarser ones show the pixels drawn there, so that the parts of an image belong together.
+        """
+        return self.model.decode(self.sample_code(n, generator).repeat_interleave(per_code, 0), generator, mean)
+
+    @torch.no_grad()
+    def sample_code(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """Global units of the prior, (n, units); a Boltzmann prior is sampled by parallel tempering."""
+        return self.model.sample_code(n, generator)
+
+    def log_likelihood(self, x: Tensor, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
+        """Importance-weighted log p(x) in the binary limit, (batch,); log Z is estimated once."""
+        log_z = self._log_z_value(generator)
+        return log_likelihood(self.model, self._images(x), num_samples, log_z=log_z, generator=generator)
+
+    def _log_z_value(self, generator: torch.Generator | None) -> float:
+        if self.model.boltzmann is None:
+            return 0.0
+        if self._log_z is None:
+            self._log_z = log_partition(self.model.boltzmann, "auto", generator)
+        return self._log_z.value
+
+    def _binary_only(self, what: str) -> None:
+        if not self.model.binary_code:
+            raise UsageError(f"cannot {what}: this model has no binary global units")
+
+    def _images(self, x: Tensor) -> Tensor:
+        shape = self.model.image_shape
+        if x.dim() < 2 or math.prod(x.shape[1:]) != math.prod(shape):
+            raise ValueError(f"x must be (batch, {', '.join(map(str, shape))}), got {tuple(x.shape)}")
+        return x.reshape(len(x), *shape).to(self.device, self.dtype)
