@@ -118,6 +118,28 @@ class DiscretizedLogisticMixture(Distribution):
         new._validate_args = self._validate_args
         return new
 
+    @property
+    def mean(self) -> Tensor:
+        """Of grey pixels, exact: a sum over the 256 levels."""
+        levels, mass = self._masses()
+        return (mass * levels).sum(-1, keepdim=True)
+
+    @property
+    def variance(self) -> Tensor:
+        """Of grey pixels, exact."""
+        levels, mass = self._masses()
+        return (mass * (levels - self.mean) ** 2).sum(-1, keepdim=True)
+
+    def _masses(self) -> tuple[Tensor, Tensor]:
+        """The levels, and the probability of each, (..., 256)."""
+        if self.coefficients is not None:
+            raise NotImplementedError(
+                "moments of colour pixels need sums over 256 x 256 colours; average samples instead"
+            )
+        level = torch.arange(LEVELS, dtype=self.means.dtype, device=self.means.device) * (2 * HALF_BIN) - 1
+        points = level.reshape(LEVELS, *[1] * len(self.batch_shape), 1).expand(LEVELS, *self.batch_shape, 1)
+        return level, self.expand(torch.Size([LEVELS, *self.batch_shape])).log_prob(points).exp().movedim(0, -1)
+
     def log_prob(self, value: Tensor) -> Tensor:
         """log p(x) of pixels (..., 3), or (..., 1) when grey, at levels in [-1, 1]."""
         if self._validate_args:

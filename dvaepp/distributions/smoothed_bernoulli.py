@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, constraints
+from torch.distributions import Distribution, constraints, register_kl
 
 from dvaepp.numerics import uniform
 from dvaepp.smoothing.base import Overlapping, Smoothing, broadcast_shape, check_values
@@ -12,11 +12,13 @@ from dvaepp.types import Shape, Units
 
 
 class SmoothedBernoulli(Distribution):
-    """A Bernoulli variable with the given logits, smoothed by an overlapping r(ζ|z).
+    """A Bernoulli variable with the given logits or probs, smoothed by an overlapping r(ζ|z).
 
         ζ ~ q(ζ|x) = (1-μ) r(ζ|0) + μ r(ζ|1),   μ = sigmoid(logits)
 
-    Samples are reparameterised: `rsample` passes gradients to the logits.
+    Choose it for binary latents in a model of your own: samples are reparameterised, so that `rsample` passes gradients
+    to the logits. With `Exponential` the entropy and `torch.distributions.kl_divergence` are exact; other smoothings
+    have neither, and say so.
 
     >>> from dvaepp.smoothing import Exponential
     >>> q = SmoothedBernoulli(logits=torch.zeros(3), smoothing=Exponential(beta=8.0))
@@ -27,7 +29,20 @@ class SmoothedBernoulli(Distribution):
     arg_constraints = {}  # logits may be infinite, which constraints.real would refuse: checked in __init__
     has_rsample = True
 
-    def __init__(self, logits: Units, smoothing: Smoothing, validate_args: bool | None = None) -> None:
+    def __init__(
+        self,
+        logits: Units | None = None,
+        smoothing: Smoothing | None = None,
+        validate_args: bool | None = None,
+        *,
+        probs: Units | None = None,
+    ) -> None:
+        if (logits is None) == (probs is None):
+            raise ValueError("give either logits or probs, and not both")
+        if logits is None:
+            assert probs is not None
+            check_values("probs", probs, (probs >= 0) & (probs <= 1), "in [0, 1]")
+            logits = torch.logit(probs)
         if not isinstance(smoothing, Overlapping):
             raise ValueError(
                 f"smoothing must be an Overlapping smoothing such as Exponential(8.0), got {smoothing!r}: "
@@ -60,6 +75,19 @@ class SmoothedBernoulli(Distribution):
         mean, variance = self.smoothing.moments0()
         gap = 2 * self.smoothing.center - 2 * mean
         return (variance + self.probs * torch.sigmoid(-self.logits) * gap**2).to(self.logits.dtype)
+
+    def entropy(self) -> Tensor:
+        """-E log q(ζ|x), exact for `Exponential`; NotImplementedError for smoothings that have no closed form."""
+        return -self._mixed(*self._components()).to(self.logits.dtype)
+
+    def _components(self) -> tuple[Tensor, Tensor]:
+        """E log q(ζ|x) over r(ζ|0) and over r(ζ|1), in float64: the mirror image swaps the two components of q."""
+        return self.smoothing.expected_log_prob0(self.logits), self.smoothing.expected_log_prob0(-self.logits)
+
+    def _mixed(self, zero: Tensor, one: Tensor) -> Tensor:
+        """(1-μ) zero + μ one."""
+        logits = self.logits.double()
+        return torch.sigmoid(-logits) * zero + torch.sigmoid(logits) * one
 
     def expand(self, batch_shape: Shape, _instance: "SmoothedBernoulli | None" = None) -> "SmoothedBernoulli":
         new = self._get_checked_instance(SmoothedBernoulli, _instance)
@@ -106,3 +134,25 @@ class SmoothedBernoulli(Distribution):
     def _check(self, value: Tensor) -> None:
         if self._validate_args:
             self._validate_sample(value)
+
+
+@register_kl(SmoothedBernoulli, SmoothedBernoulli)  # type: ignore[untyped-decorator]
+def _kl(q: SmoothedBernoulli, p: SmoothedBernoulli) -> Tensor:
+    """KL(q || p) = E log q - E log p over q, exact where both have one smoothing and it has the closed form."""
+    if not _same(q.smoothing, p.smoothing):
+        raise NotImplementedError(
+            f"KL divergences are exact between units of one smoothing, not of {q.smoothing} and {p.smoothing}; average "
+            "q.log_prob(zeta) - p.log_prob(zeta) over samples zeta of q"
+        )
+    zero, one = (mine - other for mine, other in zip(q._components(), p._components(), strict=True))
+    return q._mixed(zero, one).clamp_min(0).to(q.logits.dtype)  # rounding may leave it below 0
+
+
+def _same(first: Overlapping, second: Overlapping) -> bool:
+    if type(first) is not type(second) or first.parameters().keys() != second.parameters().keys():
+        return False
+    return all(
+        torch.equal(value, other) if isinstance(value, Tensor) else value == other
+        for name, value in vars(first).items()
+        if (other := getattr(second, name)) is not value
+    )

@@ -296,6 +296,13 @@ class Overlapping(Smoothing):
         self._check_point(zeta, logits)
         return self._cdf(zeta, logits)
 
+    def expected_log_prob0(self, logits: Tensor) -> Tensor:
+        """E log q(ζ|x) over ζ ~ r(ζ|0), where a member has it in closed form; entropies and KL divergences follow."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no entropy and no KL divergence in closed form; average log_prob over samples, "
+            "or take Exponential, which has both"
+        )
+
     def _mirror(self, zeta: Tensor) -> Tensor:
         return 2 * self.center - zeta
 

@@ -22,6 +22,11 @@ all terms positive. For β < 1 the logarithms are of numbers near one, and ζ = 
 One component alone has m = 1 - uD for F₀(ζ) = u, so that 1-n = (1-u)D/m; where it has the weight p in the mixture,
 
     ∂ζ/∂logit = p (1-p) (1-m) (1-n) / (β (p m + (1-p) n)) = p (1-p) u (1-u) D² / (β (p m² + (1-p) d)).
+
+Entropies and KL divergences are exact here. With v = e^(-βζ), which is uniform on [d, 1] under r(ζ|0), the mixture is
+q(ζ) = β/D [(1-μ) v + μ d/v], and the integral of log(α v² + c) has a closed form; with s = √(μ d / (1-μ)),
+
+    E log q(ζ) over r(ζ|0) = log(β/D) - 1 + [log(1-μ + μd) - d log((1-μ)d + μ) + 2 s arctan(sD / (s² + d))] / D.
 """
 
 from dataclasses import dataclass
@@ -29,6 +34,7 @@ from math import exp, expm1, inf
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from dvaepp.numerics import as_float64, log
 from dvaepp.smoothing.base import Inverse, Moments, Overlapping
@@ -36,6 +42,7 @@ from dvaepp.smoothing.quadratic import Folded, add_scaled_, fold, positive, same
 from dvaepp.types import Parameter
 
 GENTLE = 1.0  # below: ζ from 1 - m
+CERTAIN = 300.0  # logits beyond it change no expectation, and its exponential is finite in float64
 SHARP = 40.0  # above: 4 μ (1-μ) d may underflow in float32
 
 
@@ -72,6 +79,15 @@ class Exponential(Overlapping):
         mean = torch.where(small, 0.5 - beta / 12 + beta**3 / 720, mean)
         variance = torch.where(small, 1 / 12 - beta**2 / 240 + beta**4 / 6048, variance)
         return Moments(mean, variance)
+
+    def expected_log_prob0(self, logits: Tensor) -> Tensor:
+        beta, logit = as_float64(self.beta, logits.device), logits.double().clamp(-CERTAIN, CERTAIN)
+        d, complement = torch.exp(-beta), -torch.expm1(-beta)
+        zero, one = logsigmoid(-logit), logsigmoid(logit)
+        s = torch.exp((logit - beta) / 2)
+        angle = 2 * s * torch.atan2(s * complement, s**2 + d)
+        logs = torch.logaddexp(zero, one - beta) - d * torch.logaddexp(zero - beta, one)
+        return torch.log(beta / complement) - 1 + (logs + angle) / complement
 
     def _invert(self, logits: Tensor, rho: Tensor, with_slope: bool) -> Inverse:
         """The closed form above, in the frame where μ <= 1/2 (see `fold`)."""

@@ -134,3 +134,23 @@ def test_bad_arguments_are_named() -> None:
         DiscretizedLogisticMixture.from_channels(torch.zeros(2, 99, 4, 4))
     with pytest.raises(ValueError, match="within the support"):
         _make().log_prob(torch.full((3,), 0.1234, dtype=torch.float64))
+
+
+def test_moments_of_grey_pixels_are_sums_over_levels() -> None:
+    g = torch.Generator().manual_seed(0)
+    logits, means, log_scales = (torch.randn(2, *s, generator=g, dtype=torch.float64) for s in ((5,), (1, 5), (1, 5)))
+    d = DiscretizedLogisticMixture(logits, 0.5 * means, log_scales - 1)
+    assert d.event_shape == (1,) and d.batch_shape == (2,)
+    weights = np.exp(logits.numpy() - logsumexp(logits.numpy(), axis=-1, keepdims=True))
+    for row in range(2):
+        m, s = 0.5 * means[row, 0].numpy(), np.exp(log_scales[row, 0].numpy() - 1)
+        edges = expit((LEVELS.numpy()[:-1, None] + 1 / 255 - m) / s)
+        mass = np.diff(np.concatenate([np.zeros((1, 5)), edges, np.ones((1, 5))]), axis=0) @ weights[row]
+        mean = (mass * LEVELS.numpy()).sum()
+        assert d.mean[row].item() == pytest.approx(mean, abs=1e-12)
+        assert d.variance[row].item() == pytest.approx((mass * (LEVELS.numpy() - mean) ** 2).sum(), abs=1e-12)
+    assert d.expand((3, 2)).sample((4,), generator=g).shape == (4, 3, 2, 1)
+    with pytest.raises(NotImplementedError, match="average samples instead"):
+        _ = _make().mean
+    with pytest.raises(ValueError, match=r"means must have shape \(2, 1, 5\) without coefficients"):
+        DiscretizedLogisticMixture(logits, torch.zeros(2, 3, 5), log_scales)

@@ -1,7 +1,10 @@
+import itertools
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
+from scipy.integrate import quad
 from torch.distributions import Independent, constraints, kl
 
 from dvaepp.distributions import SmoothedBernoulli
@@ -81,6 +84,89 @@ def test_bad_arguments_are_named() -> None:
     assert torch.isfinite(infinite.log_prob(infinite.sample())).all()
 
 
-def test_no_closed_form_kl_is_claimed() -> None:
-    with pytest.raises(NotImplementedError):  # torch's own answer where no KL is registered for a pair
-        kl.kl_divergence(_make(), _make())
+def test_probs_are_another_way_to_give_logits() -> None:
+    probs = torch.tensor([0.0, 0.2, 0.5, 1.0])
+    q = SmoothedBernoulli(probs=probs, smoothing=Exponential(8.0))
+    torch.testing.assert_close(q.probs, probs)
+    assert torch.equal(q.logits, torch.logit(probs))
+    with pytest.raises(ValueError, match="give either logits or probs"):
+        SmoothedBernoulli(smoothing=Exponential(8.0))
+    with pytest.raises(ValueError, match="give either logits or probs"):
+        SmoothedBernoulli(torch.zeros(1), Exponential(8.0), probs=torch.zeros(1))
+    with pytest.raises(ValueError, match=r"probs must be in \[0, 1\], got 1.5"):
+        SmoothedBernoulli(probs=torch.tensor([1.5]), smoothing=Exponential(8.0))
+    with pytest.raises(ValueError, match="smoothing must be an Overlapping smoothing"):
+        SmoothedBernoulli(probs=probs)
+
+
+def _density(zeta: float, mu: float, beta: float) -> float:
+    """q(ζ) of the exponential smoothing as App. A prints it."""
+    z = (1 - math.exp(-beta)) / beta
+    return ((1 - mu) * math.exp(-beta * zeta) + mu * math.exp(beta * (zeta - 1))) / z
+
+
+def _integral(function: Callable[[float], float]) -> float:
+    return sum(quad(function, a, b, epsabs=1e-13, epsrel=1e-12, limit=200)[0] for a, b in ((0, 0.5), (0.5, 1)))
+
+
+CASES = list(itertools.product([-6.0, -1.0, 0.0, 0.3, 4.0], [0.01, 1.0, 8.0, 30.0]))
+
+
+@pytest.mark.parametrize(("logit", "beta"), CASES)
+def test_entropy_and_kl_equal_quadrature(logit: float, beta: float) -> None:
+    mu = 1 / (1 + math.exp(-logit))
+    q = SmoothedBernoulli(torch.tensor([logit], dtype=torch.float64), Exponential(beta))
+    entropy = _integral(lambda zeta: -_density(zeta, mu, beta) * math.log(_density(zeta, mu, beta)))
+    assert q.entropy().item() == pytest.approx(entropy, abs=1e-9)
+    for other in (-3.0, 0.0, 2.0):
+        nu = 1 / (1 + math.exp(-other))
+        p = SmoothedBernoulli(torch.tensor([other], dtype=torch.float64), Exponential(beta))
+        expected = _integral(
+            lambda zeta, nu=nu: _density(zeta, mu, beta) * math.log(_density(zeta, mu, beta) / _density(zeta, nu, beta))
+        )
+        assert kl.kl_divergence(q, p).item() == pytest.approx(expected, abs=1e-9)
+
+
+def test_kl_approaches_that_of_bernoulli_and_is_zero_for_equals() -> None:
+    """Sharp smoothings lose nothing of z: KL of the mixtures -> KL of the Bernoullis (data processing, App. D)."""
+    a, b = torch.tensor([-2.0, 0.5, 3.0]), torch.tensor([1.0, 0.4, -1.0])
+    exact = kl.kl_divergence(torch.distributions.Bernoulli(logits=a), torch.distributions.Bernoulli(logits=b))
+    found = [kl.kl_divergence(*(SmoothedBernoulli(x, Exponential(beta)) for x in (a, b))) for beta in (4.0, 12.0, 60.0)]
+    assert all((first <= second + 1e-6).all() for first, second in itertools.pairwise([*found, exact]))
+    torch.testing.assert_close(found[-1], exact, atol=1e-6, rtol=1e-5)
+    assert kl.kl_divergence(_make(), _make()).abs().max() == 0
+
+
+def test_entropy_and_kl_pass_gradients_and_stay_finite() -> None:
+    """Gradients against finite differences; certain units (infinite logits) have finite values and zero gradients."""
+    logits = torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64, requires_grad=True)
+    beta = torch.tensor([2.0, 8.0, 20.0], dtype=torch.float64, requires_grad=True)
+    other = torch.tensor([0.5, -0.5, 1.0], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda a, b: SmoothedBernoulli(a, Exponential(b)).entropy(), (logits, beta))
+    assert torch.autograd.gradcheck(
+        lambda a, b, c: kl.kl_divergence(*(SmoothedBernoulli(x, Exponential(b)) for x in (a, c))), (logits, beta, other)
+    )
+    certain = torch.tensor([math.inf, -math.inf, 100.0], requires_grad=True)
+    q = SmoothedBernoulli(certain, Exponential(8.0))
+    entropy = q.entropy()
+    (grad,) = torch.autograd.grad(entropy.sum(), certain)
+    assert torch.isfinite(entropy).all() and torch.isfinite(grad).all()
+    assert torch.isfinite(kl.kl_divergence(q, SmoothedBernoulli(torch.zeros(3), Exponential(8.0)))).all()
+
+
+def test_what_has_no_closed_form_is_refused_with_the_way_out() -> None:
+    q = SmoothedBernoulli(torch.zeros(3), Logistic(0.1))
+    with pytest.raises(NotImplementedError, match="Logistic has no entropy and no KL .* average log_prob over samples"):
+        q.entropy()
+    with pytest.raises(NotImplementedError, match="Logistic has no entropy"):
+        kl.kl_divergence(q, SmoothedBernoulli(torch.ones(3), Logistic(0.1)))
+    with pytest.raises(NotImplementedError, match=r"not of Exponential\(beta=8.0\) and Exponential\(beta=9.0\)"):
+        kl.kl_divergence(_make(), SmoothedBernoulli(torch.zeros(4, 3), Exponential(9.0)))
+    with pytest.raises(NotImplementedError, match="not of Exponential"):
+        kl.kl_divergence(_make(), SmoothedBernoulli(torch.zeros(4, 3), Logistic(0.1)))
+
+
+def test_independent_units_add_up() -> None:
+    q, p = (Independent(SmoothedBernoulli(torch.full((4, 3), x), Exponential(8.0)), 1) for x in (0.3, -1.0))
+    torch.testing.assert_close(kl.kl_divergence(q, p), kl.kl_divergence(q.base_dist, p.base_dist).sum(-1))
+    torch.testing.assert_close(q.entropy(), q.base_dist.entropy().sum(-1))
