@@ -95,7 +95,8 @@ class Model(nn.Module, ABC):
     ) -> Terms:
         """One sample of each term of the bound for images x; `log_z` as for `boltzmann_kl`.
 
-        `weights`: the terms make importance weights, so that the marginal KL's gradient has to keep its score.
+        `weights`: the terms make importance weights, so that each KL is log q - log p at the sample, and its gradient
+        keeps the score.
         """
 
     @abstractmethod

@@ -72,7 +72,7 @@ class BinaryVAE(Model):
         zeta: list[Tensor] = []
         for encoder, noise, each in zip(self.encoders, rho, for_groups(smoothing, len(rho)), strict=True):
             logits.append(encoder(context, *zeta))
-            zeta.append(each.sample(logits[-1], noise))
+            zeta.append(each.draw(logits[-1], noise))
         return Groups(logits, zeta)
 
     def log_likelihood(self, x: Tensor, zeta: Sequence[Tensor]) -> Tensor:

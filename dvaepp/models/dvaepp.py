@@ -201,12 +201,13 @@ class DVAE(Model):
         zeta, h = [group.value for group in drawn.zeta], [group.value for group in drawn.h]
         kl: list[Tensor] = []
         if self.prior is not None:
-            kl.append(prior_kl(objective, self.prior, q.global_parameters, zeta, per_global, log_z)[0])
+            path_only = not weights
+            kl += prior_kl(objective, self.prior, q.global_parameters, zeta, per_global, log_z, path_only=path_only)
         elif zeta:
             groups = zip(q.global_parameters, self.global_priors(), zeta, per_global, strict=True)
-            kl += [self.global_latent.kl(*group) for group in groups]
+            kl += [self.global_latent.term(weights)(*group) for group in groups]
         local = zip(q.local_parameters, self.local_priors(drawn), h, per_local, strict=True)
-        kl += [self.local_latent.kl(*group) for group in local]
+        kl += [self.local_latent.term(weights)(*group) for group in local]
         log_likelihood = self.decoder(drawn.features, self.canvas.pad(x))
         return Terms(log_likelihood, torch.stack(kl), q.global_parameters if self.binary_code else [])
 

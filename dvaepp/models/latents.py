@@ -2,11 +2,13 @@
 
 A group's parameters are (rows, channels, ...), its values (rows, units, ...). Training draws reparameterised samples
 and needs the KL given the group's parents: analytic for normal units, the bracket of Eq. 5 at the sample for smoothed
-Bernoulli ones, its gradient through the sample alone. Evaluation draws z, then ζ ~ r(ζ|z) (ζ = z in the binary limit),
-and needs log p(z) - log q(z): r cancels.
+Bernoulli ones, its gradient through the sample alone. Training with K samples needs log q - log p at the sample in its
+place, because an average is no part of an importance weight. Evaluation draws z, then ζ ~ r(ζ|z) (ζ = z in the binary
+limit), and needs log p(z) - log q(z): r cancels.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -39,6 +41,14 @@ class Latent(ABC):
         """KL(q || p) given the parents' sample, (rows,); its mean over samples is the KL, its gradient's the KL's."""
 
     @abstractmethod
+    def log_ratio(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
+        """log q - log p at the sample, (rows,), with its whole gradient: the group's part of an importance weight."""
+
+    def term(self, weights: bool) -> Callable[[Tensor, Tensor, Tensor, Smoothing], Tensor]:
+        """What a group adds to a bound: its KL, or its part of an importance weight."""
+        return self.log_ratio if weights else self.kl
+
+    @abstractmethod
     def draw(self, parameters: Tensor, noise: BatchNoise, smoothing: Smoothing | None) -> Drawn:
         """An exact draw; `smoothing` None is the binary limit."""
 
@@ -62,6 +72,9 @@ class Normal(Latent):
         p_mean, p_log_sd = moments(p)
         gap = torch.exp(-2 * p_log_sd) * (torch.exp(2 * q_log_sd) + (q_mean - p_mean) ** 2)
         return (p_log_sd - q_log_sd + 0.5 * (gap - 1)).flatten(1).sum(1)
+
+    def log_ratio(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
+        return self.log_prob(q, value) - self.log_prob(p, value)
 
     def draw(self, parameters: Tensor, noise: BatchNoise, smoothing: Smoothing | None) -> Drawn:
         mean, log_sd = moments(parameters)
@@ -87,11 +100,15 @@ class Bernoulli(Latent):
     smoothed = True
 
     def sample(self, parameters: Tensor, noise: BatchNoise, smoothing: Smoothing) -> Tensor:
-        return smoothing.sample(parameters, noise.uniform(*parameters.shape))
+        return smoothing.draw(parameters, noise.uniform(*parameters.shape))
 
     def kl(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
         assert isinstance(smoothing, Overlapping)
         return bracket(q, p, value, smoothing, path_only=True).flatten(1).sum(1)
+
+    def log_ratio(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
+        assert isinstance(smoothing, Overlapping)
+        return bracket(q, p, value, smoothing, path_only=False).flatten(1).sum(1)
 
     def draw(self, parameters: Tensor, noise: BatchNoise, smoothing: Smoothing | None) -> Drawn:
         z = (noise.uniform(*parameters.shape) < torch.sigmoid(parameters)).to(parameters.dtype)
@@ -103,7 +120,7 @@ class Bernoulli(Latent):
 
 def smoothed(z: Tensor, smoothing: Smoothing, rho: Tensor) -> Tensor:
     """ζ ~ r(ζ|z): the mixture of a certain unit."""
-    return smoothing.sample((z - 0.5) * torch.inf, rho)
+    return smoothing.draw((z - 0.5) * torch.inf, rho)
 
 
 BOUND = 5.0

@@ -211,8 +211,6 @@ class ConvolutionalConfig(ModelConfig):
             raise ValueError("gradient estimators train feed-forward models; a convolutional one needs a smoothing")
         if training.batch_size < 2:
             raise ValueError("training.batch_size must be at least 2 for a convolutional model: it has batch norm")
-        if training.importance_samples > 1:
-            raise ValueError("importance_samples above 1 needs a feed-forward model and the marginal objective")
 
     def for_images(self, likelihood: Likelihood | None, resize: str | None) -> "Self":
         if resize is not None and max(map(int, resize.split("x"))) > self.image_size:

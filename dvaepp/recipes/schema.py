@@ -176,6 +176,11 @@ class ChainsConfig(Section):
 _A = {int: "a whole number", str: "a name"}
 
 
+Objective = Literal["boltzmann", "rolfe", "relaxed", "gaussian_integral", "joint", "marginal"]
+UNDIRECTED = ("boltzmann", "rolfe", "relaxed", "gaussian_integral")
+WEIGHTS = ("relaxed", "gaussian_integral", "marginal")  # whose terms may stand inside the logarithm of a mean
+
+
 class TrainingConfig(Section):
     """A checkpoint is written at each validation and after `checkpoint_minutes`; 0 means after every step.
 
@@ -186,7 +191,7 @@ class TrainingConfig(Section):
 
     steps: Annotated[int, Field(ge=1, le=10**9)] = 1_000_000
     batch_size: Annotated[int, Field(ge=1, le=100_000)] = 100
-    objective: Literal["boltzmann", "rolfe", "joint", "marginal"] = "boltzmann"
+    objective: Objective = "boltzmann"
     importance_samples: Annotated[int, Field(ge=1, le=1000)] = 1
     kl_warmup: Fraction = 0.3
     kl_balance: bool = False
@@ -261,12 +266,12 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _consistent(self) -> "Recipe":
         self._read_for_model()
-        undirected, objective = self.training.objective in ("boltzmann", "rolfe"), self.training.objective
+        undirected, objective = self.training.objective in UNDIRECTED, self.training.objective
         if undirected != self.model.undirected:
             prior = "rbm" if self.model.undirected else "directed"
             raise ValueError(
                 f"objective {objective!r} does not fit prior {prior!r}: an rbm prior trains "
-                "with boltzmann or rolfe, a directed one with joint or marginal"
+                f"with {', '.join(UNDIRECTED)}, a directed one with joint or marginal"
             )
         self.model.check_training(self.training, self.estimator is not None)
         if self.estimator is not None:
@@ -274,8 +279,11 @@ class Recipe(Section):
         if (objective == "rolfe") != (self.smoothing.name == "spike_exponential"):
             raise ValueError("objective 'rolfe' and smoothing 'spike_exponential' go together")
         self._smoothable()
-        if self.training.importance_samples > 1 and objective != "marginal":
-            raise ValueError("importance_samples above 1 needs a feed-forward model and the marginal objective")
+        if self.training.importance_samples > 1 and objective not in WEIGHTS:
+            raise ValueError(
+                f"importance_samples above 1 needs an objective that is an importance weight, {', '.join(WEIGHTS)}, "
+                f"not {objective!r}"
+            )
         self._matches_data()
         from dvaepp.recipes import budget
 
@@ -314,10 +322,12 @@ class Recipe(Section):
         overlapping = issubclass(MEMBERS[name], Overlapping)
         local = self.model.marginal_units
         objective = self.training.objective
-        if not overlapping and (objective in ("boltzmann", "marginal") or local):
+        if not overlapping and (objective not in ("joint", "rolfe") or local):
             good = sorted(each for each, member in MEMBERS.items() if issubclass(member, Overlapping))
             what = "Bernoulli local units" if local and objective == "rolfe" else f"objective {objective!r}"
             raise ValueError(f"{what} needs an overlapping smoothing, not {name!r}: {', '.join(good)}")
+        if objective == "gaussian_integral" and (name != "gaussian" or self.smoothing.num_groups is not None):
+            raise ValueError("objective 'gaussian_integral' needs the smoothing gaussian with one scale for all groups")
         if name == "binary" and self.estimator is None:
             raise ValueError("smoothing 'binary' passes no gradient: choose another, or an estimator")
         given, groups = self.smoothing.num_groups, self.model.smoothed_groups

@@ -23,6 +23,11 @@ EXPONENTIAL_BETA = {(True, 1, True): 12.0, (True, 1, False): 14.0, (False, 1, Tr
 SPIKE_BETA = {(True, 1): 5.0, (False, 1): 5.0, (True, 2): 4.0, (False, 2): 4.0}
 
 
+def exponential_beta(dataset: str, layers: int, linear: bool) -> float:
+    """Our default β of exponential smoothing."""
+    return EXPONENTIAL_BETA.get(("mnist" in dataset, layers, linear), 10.0)
+
+
 def _recipe(
     name: str,
     objective: Literal["boltzmann", "rolfe", "joint", "marginal"],
@@ -38,7 +43,7 @@ def _recipe(
     if beta is None and spike:
         beta = SPIKE_BETA[mnist, min(layers, 2)]
     elif beta is None:
-        beta = EXPONENTIAL_BETA.get((mnist, layers, linear), 10.0)
+        beta = exponential_beta(dataset, layers, linear)
     return Recipe(
         name=name,
         data=DataConfig(name=dataset),

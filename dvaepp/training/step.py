@@ -82,6 +82,8 @@ def _estimated_update(recipe: Recipe, state: State, x: Tensor) -> tuple[State, T
 def _loss(recipe: Recipe, state: State, x: Tensor, shard: Shard | None = None) -> tuple[Tensor, Terms]:
     """Minus the bound with its KL weighted by γ, and balanced over groups while γ < 1 (App. H).
 
+    With K samples the weighted KL stands inside the importance weights.
+
     Of a shard: the part of the batch's mean that its examples contribute.
     """
     training, t = recipe.training, state.step / recipe.training.steps
@@ -93,13 +95,12 @@ def _loss(recipe: Recipe, state: State, x: Tensor, shard: Shard | None = None) -
     found = state.model.terms(
         images, smoothing, noise, objective=training.objective, log_z=_log_z(state, shard), weights=samples > 1
     )
-    if samples > 1:
-        log_w = (found.log_likelihood - weight * found.kl.sum(0)).reshape(samples, len(x))
-        return -_mean(importance_weighted(log_w), shard), found
     kl = found.kl
     if training.kl_balance and weight < 1:
-        kl = kl * kl_balance(kl if shard is None else ranks.gather(kl.detach(), shard, 1))[:, None]
-    return -_mean(found.log_likelihood - weight * kl.sum(0), shard), found
+        each = kl.detach().reshape(len(kl), samples, len(x)).mean(1)
+        kl = kl * kl_balance(each if shard is None else ranks.gather(each, shard, 1))[:, None]
+    log_w = (found.log_likelihood - weight * kl.sum(0)).reshape(samples, len(x))
+    return -_mean(importance_weighted(log_w) if samples > 1 else log_w[0], shard), found
 
 
 def _mean(values: Tensor, shard: Shard | None) -> Tensor:

@@ -38,7 +38,7 @@ LONG = json.dumps([["16u"]] + [["8u"]] * 5)
         ("training.objective=marginal", "objective 'marginal' does not fit prior 'rbm'"),
         ("training.objective=rolfe", "objective 'rolfe' and smoothing 'spike_exponential' go together"),
         ("model.global_kind=none", "objective 'boltzmann' does not fit prior 'directed'"),
-        ("training.importance_samples=2", "importance_samples above 1 needs a feed-forward model"),
+        ("training.importance_samples=2", "importance_samples above 1 needs an objective that is an importance weight"),
         ("model.groups=[200]", "groups"),
     ],
 )
