@@ -5,6 +5,7 @@ from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import softplus
 
 from dvaepp.errors import UsageError
 from dvaepp.priors.base import BlockForm, BoltzmannPrior, Conditional, Couplings
@@ -66,6 +67,13 @@ class RBM(BoltzmannPrior):
         weight = self.weight.detach()
         to_right = Conditional(right, weight, self.bias_right.detach())
         return BlockForm(None, [to_right, Conditional(left, weight.t(), self.bias_left.detach())])
+
+    def free_energy(self, z: Tensor, summed: Tensor | slice) -> Tensor:
+        """Without the square matrix where the right side is summed, as a slice."""
+        if not isinstance(summed, slice) or summed != slice(self.num_left, self.num_units):
+            return super().free_energy(z, summed)
+        left = self.as_states(z)[..., : self.num_left]
+        return -(left @ self.bias_left) - softplus(left @ self.weight + self.bias_right).sum(-1)
 
     def given(self, clamp: Tensor, values: Tensor) -> BoltzmannPrior:
         """An RBM again while both sides keep a free unit, so that its fast sampler stays in use."""

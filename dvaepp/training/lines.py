@@ -8,6 +8,7 @@ from torch import Tensor
 from dvaepp import ranks
 from dvaepp.models.base import Terms
 from dvaepp.recipes.schema import Recipe
+from dvaepp.training.log_z import is_known
 from dvaepp.training.schedules import kl_weight, learning_rate, sharpness
 from dvaepp.training.state import State
 from dvaepp.training.validation import active_units
@@ -19,21 +20,23 @@ def train_record(recipe: Recipe, state: State, found: Terms, speed: float) -> di
     with torch.no_grad():
         record: dict[str, Any] = {
             "step": state.step,
-            "bound": (found.log_likelihood - found.kl.sum(0)).mean().item(),
             "learning_rate": learning_rate(recipe.optimizer, t, state.progress.decays),
             "steps_per_second": speed,
         }
         if recipe.estimator is None:  # an estimator gives the bound whole
             record |= {
                 "reconstruction": found.log_likelihood.mean().item(),
-                "kl": found.kl.sum(0).mean().item(),
-                "kl_per_group": found.kl.mean(1).tolist(),
                 "kl_weight": kl_weight(recipe.training.kl_warmup, t),
                 "beta": sharpness(recipe.smoothing, t),
                 "active_units": active_units(found.logits),
             }
+        if is_known(state):  # else the numbers would be those of an older log Z
+            record["bound"] = (found.log_likelihood - found.kl.sum(0)).mean().item()
+            if recipe.estimator is None:
+                record |= {"kl": found.kl.sum(0).mean().item(), "kl_per_group": found.kl.mean(1).tolist()}
+            if state.chains is not None:
+                record["log_z"] = state.log_z
         if state.model.boltzmann is not None and state.chains is not None:
-            record["log_z"] = state.log_z  # as last estimated: it enters the KL's number, not its gradient
             z = state.chains.z if state.chains.shard is None else ranks.gather(state.chains.z, state.chains.shard)
             record["chain_energy"] = state.model.boltzmann.energy(z).mean().item()
             record["chain_mean"] = z.mean().item()

@@ -20,13 +20,12 @@ from dvaepp.training.lines import of_all_processes, train_record, validation_lin
 from dvaepp.training.lock import owned
 from dvaepp.training.metrics import Metrics
 from dvaepp.training.resume import check_empty, check_resumable, resumed
+from dvaepp.training.schedules import line_due
 from dvaepp.training.signals import Signals, Stopped
 from dvaepp.training.state import State, build, save
 from dvaepp.training.step import step
 from dvaepp.training.validation import judged, validate
 from dvaepp.version import __version__
-
-LOGS = 500  # lines of metrics per run, about
 
 
 class Run(NamedTuple):
@@ -121,7 +120,6 @@ def _loop(run: Run, state: State, signals: Signals) -> None:
     steps = run.recipe.training.steps
     assert run.recipe.training.validate_every is not None  # `with_interval` has seen to that
     validate_every = max(1, round(steps * run.recipe.training.validate_every))
-    log_every = max(1, steps // LOGS)
     clock = Clock(state.step, steps, run.recipe.training.checkpoint_minutes)
     # on a terminal a bar; elsewhere the lines of each validation carry the time left
     first = ranks.rank() == 0
@@ -139,7 +137,7 @@ def _loop(run: Run, state: State, signals: Signals) -> None:
                 return
             state, found = _guarded_step(run, state)
             advance(1)
-            if state.step % log_every == 0 or state.step == steps:
+            if line_due(state.step, steps):
                 found = of_all_processes(run.recipe, len(run.dataset.train), found)
                 metrics.write(train_record(run.recipe, state, found, clock.speed(state.step)))
             clock.announce(state.step, run.say)

@@ -7,7 +7,18 @@ from dvaepp.recipes.smoothing import Sharpness, SmoothingConfig
 from dvaepp.smoothing import MEMBERS
 from dvaepp.smoothing.base import Smoothing
 
+LOGS = 500  # lines of metrics per run, about
 WARMUP_FACTOR = 0.1  # 3e-4 before 3e-3 in the public runs
+
+
+def log_every(steps: int) -> int:
+    """Steps between two lines of metrics."""
+    return max(1, steps // LOGS)
+
+
+def line_due(step: int, steps: int) -> bool:
+    """Whether the step of this number has a line in the metrics."""
+    return step % log_every(steps) == 0 or step == steps
 
 
 def learning_rate(optimizer: OptimizerConfig, t: float, plateaus: int = 0) -> float:

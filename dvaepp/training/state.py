@@ -13,7 +13,7 @@ from dvaepp import ranks
 from dvaepp.data import Dataset
 from dvaepp.errors import UsageError
 from dvaepp.estimators import MEMBERS, Estimator
-from dvaepp.log_partition import log_partition
+from dvaepp.log_partition import follow, log_partition
 from dvaepp.log_partition.exact import num_enumerated
 from dvaepp.models.base import Model
 from dvaepp.models.build import build_model
@@ -42,7 +42,8 @@ class Progress(NamedTuple):
 
 
 class State(NamedTuple):
-    """`log_z` is the last estimate of log Z, a number for metrics and balancing; 0 with a directed prior.
+    """`log_z` is log Z at the parameters of step `log_z_step`, a number for metrics and balancing; 0 with a directed
+    prior. `follower` keeps it up with training where it is not summed exactly.
 
     `estimator`, where the recipe names one, has an optimizer of its own if it has parameters. `average` is the model
     with averaged weights (see `training.average`), None where the recipe asks for none.
@@ -58,6 +59,8 @@ class State(NamedTuple):
     estimator: Estimator | None = None
     own_optimizer: torch.optim.Optimizer | None = None
     average: Model | None = None
+    log_z_step: int = 0
+    follower: follow.Follower | None = None
 
 
 def build(recipe: Recipe, dataset: Dataset, device: str = "cpu") -> State:
@@ -74,7 +77,16 @@ def build(recipe: Recipe, dataset: Dataset, device: str = "cpu") -> State:
     estimator, own_optimizer = _build_estimator(recipe, model, device)
     log_z = estimate_log_z(model, generator)
     average = None if recipe.training.average is None else copy.deepcopy(model).requires_grad_(False)
-    return State(model, optimizer, chains, generator, 0, log_z, Progress(), estimator, own_optimizer, average)
+    state = State(model, optimizer, chains, generator, 0, log_z, Progress(), estimator, own_optimizer, average)
+    return state._replace(follower=_follower(state))
+
+
+def _follower(state: State) -> follow.Follower | None:
+    """Walkers from the states of all chains."""
+    if state.model.boltzmann is None or state.chains is None or sums_exactly(state.model):
+        return None
+    z, shard = state.chains.z, state.chains.shard
+    return follow.start(state.model.boltzmann, z if shard is None else ranks.gather(z, shard), state.log_z)
 
 
 def _chain_shard(num_chains: int) -> ranks.Shard | None:
@@ -150,7 +162,12 @@ def save(folder: Path, state: State, recipe: Recipe, about: dict[str, Any], best
         tensors |= checkpoint.with_prefix("average", state.average.state_dict())
     tensors["generator"] = state.generator.get_state()
     progress = {name: v if math.isfinite(v) else None for name, v in state.progress._asdict().items()}
-    record: dict[str, Any] = {"step": state.step, "log_z": state.log_z, "progress": progress, **about}
+    record: dict[str, Any] = {"step": state.step, "log_z": state.log_z, "log_z_step": state.log_z_step}
+    record |= {"progress": progress, **about}
+    if state.follower is not None:
+        tensors |= {"follower.z": state.follower.z, "follower.log_weights": state.follower.log_weights}
+        tensors |= checkpoint.with_prefix("follower.prior", state.follower.parameters)
+        record["log_z_anchor"] = state.follower.anchor
     if chains is not None:
         tensors["chains"] = chains.z
         if chains.hot is not None:
@@ -193,7 +210,19 @@ def restore(state: State, saved: checkpoint.Checkpoint) -> State:
         chains = Chains(z, record["chain_sweeps"], shard, tensors.get("hot_chains"))
     progress: dict[str, Any] = {name: -math.inf if v is None else v for name, v in record["progress"].items()}
     progress.setdefault("validated", record["step"])  # schema 1 was written at validations
-    return state._replace(chains=chains, step=record["step"], log_z=record["log_z"], progress=Progress(**progress))
+    step, log_z = record["step"], record["log_z"]
+    log_z_step = record.get("log_z_step", step)  # before there were followers it was as good as any
+    state = state._replace(chains=chains, step=step, log_z=log_z, log_z_step=log_z_step, progress=Progress(**progress))
+    return state._replace(follower=_restored_follower(state, saved))
+
+
+def _restored_follower(state: State, saved: checkpoint.Checkpoint) -> follow.Follower | None:
+    """From the chains where the checkpoint is older than followers."""
+    found = checkpoint.under("follower", saved.tensors)
+    if not found:
+        return _follower(state)
+    parameters = checkpoint.under("prior", found)
+    return follow.Follower(found["z"], found["log_weights"], parameters, saved.record["log_z_anchor"])
 
 
 def _names(state: State) -> list[str]:

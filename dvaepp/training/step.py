@@ -11,10 +11,11 @@ from dvaepp.objectives import importance_weighted, kl_balance
 from dvaepp.ranks import Shard
 from dvaepp.recipes.schema import Recipe
 from dvaepp.samplers import pcd
+from dvaepp.training import log_z
 from dvaepp.training.average import follow
 from dvaepp.training.finite import check_finite
 from dvaepp.training.schedules import kl_weight, learning_rate, smoothing_at
-from dvaepp.training.state import PRECISIONS, State, estimate_log_z, sums_exactly
+from dvaepp.training.state import PRECISIONS, State
 
 
 def step(recipe: Recipe, dataset: Dataset, state: State, device: str) -> tuple[State, Terms, Tensor]:
@@ -39,9 +40,7 @@ def update(recipe: Recipe, state: State, x: Tensor, shard: Shard | None = None) 
     if state.model.boltzmann is not None and state.chains is not None:
         c = recipe.chains
         chains = pcd.step(state.model.boltzmann, state.chains, state.generator, c.num_sweeps, c.make())
-        state = state._replace(chains=chains)
-        if recipe.training.kl_balance and sums_exactly(state.model):
-            state = state._replace(log_z=estimate_log_z(state.model, state.generator))
+        state = log_z.at_this_step(recipe, state._replace(chains=chains))
     loss, found = _loss(recipe, state, x, shard)
     state.optimizer.zero_grad(set_to_none=True)
     loss.backward()

@@ -14,6 +14,7 @@ from dvaepp.models.base import Model
 from dvaepp.models.noise import BatchNoise
 from dvaepp.recipes.schema import Recipe
 from dvaepp.training.average import renew_statistics
+from dvaepp.training.log_z import after_validation
 from dvaepp.training.schedules import kl_weight, smoothing_at
 from dvaepp.training.state import PRECISIONS, Progress, State, estimate_log_z
 
@@ -96,4 +97,5 @@ def judged(recipe: Recipe, state: State, record: dict[str, Any]) -> tuple[State,
         new = new._replace(best_bound=-math.inf, waited=0)
     elif plateau is not None and new.waited >= plateau.patience:
         new = new._replace(waited=0, decays=old.decays + 1)
-    return state._replace(log_z=record["log_z"], progress=new), score(record) > old.best
+    state = after_validation(recipe, state, record["log_z"])
+    return state._replace(progress=new), score(record) > old.best
