@@ -11,8 +11,8 @@ walkers lag behind. When few of them carry the weight they are drawn anew in pro
 again, which keeps the mean.
 
 Two simpler estimates fail. The persistent chains of training (App. E) cannot be used: the gradient was made from them
-and has just raised their energies, so that the mean energy they see falls behind by a third of a nat at every step of
-the demonstration. And walkers that follow every single step spend their sweeps on the noise of the path, which the
+and has just raised their energies, so that their sum of energy changes falls behind by about a nat at every step of the
+demonstration. And walkers that follow every single step spend their sweeps on the noise of the path, which the
 straight line over some fifty steps leaves out.
 """
 
