@@ -59,7 +59,8 @@ class Work(NamedTuple):
         """
         images = min(num_images, recipe.training.validation_images or num_images)
         passes = images * (1 + (recipe.training.validation_samples or 0))
-        return passes * self.forward + (0 if self.exact_log_z else LOG_Z_SWEEPS) * self.sweep
+        once = passes * self.forward + (0 if self.exact_log_z else LOG_Z_SWEEPS) * self.sweep
+        return once if recipe.training.average is None else 2 * once  # averaged weights are validated too
 
     def validation_in_steps(self, recipe: Recipe, num_images: int) -> float:
         return self.validation(recipe, num_images) / self.step(recipe)
