@@ -38,10 +38,11 @@ def working_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def as_float64(x: Parameter, device: torch.device | str = "cpu") -> Tensor:
-    """A number or a tensor as a float64 tensor on `device`, without torch's default type in between."""
-    if isinstance(x, Tensor):
-        return x.to(device, torch.float64)
-    return torch.tensor(x, dtype=torch.float64, device=device)
+    """A tensor as float64 where it lies, or a number as a float64 tensor on `device`.
+
+    The number is filled in there, which unlike `torch.tensor` copies nothing from the host.
+    """
+    return x.double() if isinstance(x, Tensor) else torch.full((), x, dtype=torch.float64, device=device)
 
 
 def in_dtype(x: Parameter, dtype: torch.dtype) -> Parameter:

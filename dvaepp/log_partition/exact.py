@@ -57,11 +57,12 @@ def exact(prior: BoltzmannPrior, show_progress: bool | None = None) -> LogPartit
     low = _states(low_bits, bias)
     low_log = _negative_energy(low, bias[enumerated[:low_bits]], inner[:low_bits, :low_bits])
     low_field = bias[summed] + low @ across[:low_bits]
+    high_bits = torch.arange(n - low_bits, dtype=torch.int64, device=bias.device)
     high_bias, high_inner = bias[enumerated[low_bits:]], inner[low_bits:, low_bits:]
     pieces = []
     with progress("exact log Z", 2 ** (n - low_bits), show_progress) as advance:
         for setting in range(2 ** (n - low_bits)):
-            high = _bits(setting, n - low_bits, bias)
+            high = (setting >> high_bits & 1).to(bias)
             field = low_field + high @ across[low_bits:]
             log_weight = low_log + low @ (inner[:low_bits, low_bits:] @ high)
             log_weight += _negative_energy(high[None], high_bias, high_inner)
@@ -80,7 +81,3 @@ def _states(bits: int, like: Tensor) -> Tensor:
     """All 2^bits states as rows."""
     numbers = torch.arange(2**bits, dtype=torch.int64, device=like.device)
     return (numbers[:, None] >> torch.arange(bits, dtype=torch.int64, device=like.device) & 1).to(like)
-
-
-def _bits(number: int, bits: int, like: Tensor) -> Tensor:
-    return torch.tensor([number >> k & 1 for k in range(bits)], dtype=like.dtype, device=like.device)

@@ -16,7 +16,6 @@ the chains have seen: a mode that no replica has entered leaves no trace, and `s
 import math
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,7 +26,7 @@ from dvaepp.priors.base import BoltzmannPrior
 from dvaepp.progress import progress
 from dvaepp.samplers.blocks import base_from_pilot
 from dvaepp.samplers.noise import Noise
-from dvaepp.samplers.tempering import Array, Tempering, adapt_ladder
+from dvaepp.samplers.tempering import Tempering, adapt_ladder
 
 MAX_RECORDS = 3000  # per chain; longer runs are thinned
 PATIENCE = 8  # a run of default length goes on to at most so many times that length until its diagnostics hold
@@ -82,10 +81,10 @@ class Trace:
     """D of every chain at every level, sweep by sweep; every other record is dropped whenever there are too many."""
 
     def __init__(self) -> None:
-        self._records: list[Array] = []
+        self._records: list[Tensor] = []
         self._sweeps, self._thin = 0, 1
 
-    def add(self, gap: Array) -> None:
+    def add(self, gap: Tensor) -> None:
         if self._sweeps % self._thin == 0:
             self._records.append(gap)
         self._sweeps += 1
@@ -93,8 +92,8 @@ class Trace:
             self._records, self._thin = self._records[::2], 2 * self._thin
 
     def after_burn_in(self) -> Tensor:
-        """All but the first sixth, (records, replicas, levels)."""
-        return torch.from_numpy(np.stack(self._records[len(self._records) // 6 :]))
+        """All but the first sixth, (records, replicas, levels) on the CPU, where sorting and branching are cheap."""
+        return torch.stack(self._records[len(self._records) // 6 :]).cpu()
 
 
 def _advance(run: Tempering, trace: Trace, num_sweeps: int, show_progress: bool | None) -> None:
@@ -105,7 +104,7 @@ def _advance(run: Tempering, trace: Trace, num_sweeps: int, show_progress: bool 
 
 
 def _estimate(run: Tempering, trace: Trace, num_sweeps: int) -> LogPartition:
-    gaps, ladder = trace.after_burn_in(), torch.from_numpy(run.ladder)
+    gaps, ladder = trace.after_burn_in(), run.ladder.cpu()
     found = bennett(gaps, ladder)
     diagnostics = _diagnostics(gaps, found, run, num_sweeps)
     return LogPartition(run.engine.log_base_z() + found.value, found.standard_error, "tempering", diagnostics)
@@ -151,7 +150,7 @@ def _diagnostics(gaps: Tensor, found: Bennett, run: Tempering, num_sweeps: int) 
     series = [*gaps.unbind(-1), found.influence.nan_to_num()]
     r_hats = [split_r_hat(x) for x in series]
     ess = min(effective_sample_size(x) for x in series)
-    drift = _drift(gaps, torch.from_numpy(run.ladder))
+    drift = _drift(gaps, run.ladder.cpu())
     swap_rates = run.swap_rates()
     more = f"raise num_sweeps, now {num_sweeps}"
     warnings = []

@@ -17,15 +17,25 @@ from dvaepp.networks.convolution import Conv
 from dvaepp.networks.residual import factor, parse, residual
 
 
-class Canvas:
-    """A square of `size` pixels with the image in its middle, and the scales it is generated at."""
+class Canvas(nn.Module):
+    """A square of `size` pixels with the image in its middle, and the scales it is generated at.
+
+    It is a module so that its masks lie where the model does; checkpoints leave them out.
+    """
 
     def __init__(self, height: int, width: int, size: int, num_scales: int) -> None:
+        super().__init__()
         self.size, self.scales = size, [size >> i for i in reversed(range(num_scales))]
         top, left = (size - height) // 2, (size - width) // 2
         self.margins = (left, size - width - left, top, size - height - top)
         self.rows, self.columns = slice(top, top + height), slice(left, left + width)
-        self._masks = [self._mask(index) for index in range(num_scales)]  # asked for in every step
+        inside = torch.zeros(size, size, dtype=torch.bool)
+        inside[self.rows, self.columns] = True
+        for index, scale in enumerate(self.scales):
+            mask = self.at(inside, scale).clone()
+            if index > 0:
+                mask[::2, ::2] = False
+            self.register_buffer(f"new{index}", mask, persistent=False)
 
     def pad(self, x: Tensor) -> Tensor:
         return pad(x, self.margins)
@@ -40,22 +50,13 @@ class Canvas:
 
     def new(self, index: int) -> Tensor:
         """Which pixels of scale number `index` are scored there: not padding, not given by a coarser scale."""
-        return self._masks[index]
-
-    def _mask(self, index: int) -> Tensor:
-        inside = torch.zeros(self.size, self.size, dtype=torch.bool, device="cpu")
-        inside[self.rows, self.columns] = True
-        mask = self.at(inside, self.scales[index]).clone()
-        if index > 0:
-            mask[::2, ::2] = False
-        return mask
+        return self.get_buffer(f"new{index}")
 
     def owner(self) -> Tensor:
         """For each pixel of the image the number of the scale that generates it (Fig. 8), (height, width)."""
-        owner = torch.full((self.size, self.size), -1, dtype=torch.int64, device="cpu")
+        owner = torch.full((self.size, self.size), -1, dtype=torch.int64, device=self.new(0).device)
         for index, scale in enumerate(self.scales):
-            step = self.size // scale
-            at_scale = owner[::step, ::step]
+            at_scale = self.at(owner, scale)  # a view
             at_scale[self.new(index)] = index
         return self.crop(owner)
 
@@ -109,7 +110,7 @@ class Decoder(nn.Module):
             features = self.upsamples[index - 1](features) if index > 0 else features
             here = self.canvas.at(x, scale)
             log_prob = self.likelihood.log_prob(self.heads[index](elu(features)), here)
-            total = total + (log_prob * self.canvas.new(index).to(log_prob)).flatten(1).sum(1)
+            total = total + (log_prob * self.canvas.new(index)).flatten(1).sum(1)
             if scale != self.canvas.size:
                 features = torch.cat([features, self.inputs[index](here)], 1)
         return total
@@ -136,7 +137,7 @@ class Decoder(nn.Module):
             finest = scale == self.canvas.size
             pixels = self._pixels(self.heads[index](elu(features)), generator, mean and finest)
             here = self.canvas.at(image, scale)  # a view
-            here += self.canvas.new(index).to(features) * pixels
+            here += self.canvas.new(index) * pixels
             if not finest:
                 features = torch.cat([features, self.inputs[index](here.contiguous())], 1)
         return self.canvas.crop(image)

@@ -243,15 +243,18 @@ class BoltzmannPrior(Prior):
 
     def check_states(self, z: Tensor, name: str = "chains") -> None:
         """Refuse anything but (chains, units) of zeros and ones."""
-        if z.dim() != 2 or z.shape[1] != self.num_units or z.shape[0] < 1:
-            raise ValueError(f"{name} must have shape (chains, {self.num_units}), got {tuple(z.shape)}")
+        self.check_states_shape(z, name)
         if not torch.equal(z, z.bool().to(z.dtype)):
             bad = z[~((z == 0) | (z == 1))].reshape(-1)[0].item()
             raise ValueError(f"{name} must be 0 or 1, got {bad:g}")
+
+    def check_states_shape(self, z: Tensor, name: str = "chains") -> None:
+        if z.dim() != 2 or z.shape[1] != self.num_units or z.shape[0] < 1:
+            raise ValueError(f"{name} must have shape (chains, {self.num_units}), got {tuple(z.shape)}")
 
 
 def group_index(group_sizes: Sequence[int], num_units: int, device: torch.device) -> Tensor:
     """The group of each unit, for consecutive groups of the given sizes."""
     check_groups(group_sizes, num_units)
-    sizes = torch.tensor(group_sizes, dtype=torch.int64, device=device)
-    return torch.repeat_interleave(torch.arange(len(group_sizes), dtype=torch.int64, device=device), sizes)
+    groups = enumerate(group_sizes)
+    return torch.cat([torch.full((size,), group, dtype=torch.int64, device=device) for group, size in groups])

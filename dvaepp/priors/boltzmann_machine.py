@@ -39,7 +39,10 @@ class BoltzmannMachine(BoltzmannPrior):
         self.weight = nn.Parameter(torch.zeros(num_units, num_units, dtype=torch.float32))
         self.register_buffer("mask", torch.triu(mask, 1).to(self.bias.device))
         linked = mask.cpu().numpy()
-        self._colours = _two_colours(linked) or _greedy_colours(linked)
+        colours = _two_colours(linked) or _greedy_colours(linked)
+        self._block_sizes = [len(colour) for colour in colours]
+        units = [unit for colour in colours for unit in colour]
+        self.register_buffer("_block_units", torch.tensor(units, dtype=torch.int64), persistent=False)
 
     @classmethod
     def for_groups(cls, group_sizes: Sequence[int], network: Network, *, graph: str = "complete") -> "BoltzmannMachine":
@@ -74,7 +77,7 @@ class BoltzmannMachine(BoltzmannPrior):
 
     def blocks(self) -> list[Tensor]:
         """Two blocks where the graph is bipartite, otherwise a greedy colouring, largest degree first."""
-        return [torch.tensor(colour, dtype=torch.int64, device=self.bias.device) for colour in self._colours]
+        return list(self.get_buffer("_block_units").split(self._block_sizes))
 
 
 def _two_colours(linked: Linked) -> list[list[int]] | None:

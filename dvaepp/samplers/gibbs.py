@@ -29,6 +29,7 @@ def gibbs(
 
     An RBM alternates its two sides; a general machine goes through the blocks of its colouring. A chain's noise is a
     function of the generator's state and of its place, not of the number of threads; z may be a `shard` of all chains.
+    On a CPU the values of parameters and chains are checked; on other devices only shapes are.
 
     `clamp`, a boolean mask (units,) or (chains, units), holds units at their `values` of the same shapes, without
     `values` at those in z: the chains then follow p(other units | clamped ones). One mask and one set of values for
@@ -38,11 +39,14 @@ def gibbs(
     """
     if num_sweeps < 1:
         raise UsageError(f"num_sweeps must be at least 1, got {num_sweeps}")
-    prior.check()
+    prior.check_states_shape(z)
+    if z.is_cpu:  # elsewhere to look at values would be to wait for the device, in every step of training
+        prior.check()
     if clamp is None:
         if values is not None:
             raise UsageError("values need clamp, a boolean mask of the units that have them")
-        prior.check_states(z)
+        if z.is_cpu:
+            prior.check_states(z)
         return _swept(prior, z, num_sweeps, generator, shard)
     clamp, values = prior.check_clamp(clamp, z if values is None else values, num_chains=len(z))
     prior.check_states(torch.where(clamp, values.to(z.dtype), z))

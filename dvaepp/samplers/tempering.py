@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -25,8 +24,6 @@ from dvaepp.ranks import Shard
 from dvaepp.samplers.base import Chains, Sampler, fair_coins
 from dvaepp.samplers.blocks import BlockGibbs, base_from_pilot
 from dvaepp.samplers.noise import Noise
-
-Array = npt.NDArray[np.float64]
 
 MAX_TEMPERATURES = 400
 
@@ -38,11 +35,19 @@ class Adapted(NamedTuple):
     swap_rates: list[float]
 
 
+class Neighbours(NamedTuple):
+    """Pairs of neighbouring levels, (replicas, pairs, 2) of the rows there, a view; which levels, and how far apart."""
+
+    rows: Tensor
+    inside: slice
+    apart: Tensor
+
+
 class Tempering:
     """Independent replicas of a ladder; row r * T + t of the engine starts at level t of replica r.
 
     Swaps exchange the temperatures of two rows rather than their states: `row_of` (replicas, T) says which row of the
-    replica is at each level now, `level_of` the inverse. These small tables live in numpy, whose calls cost least.
+    replica is at each level now. All tables lie where the chains do, so that a sweep never waits for the device.
     """
 
     def __init__(
@@ -60,24 +65,25 @@ class Tempering:
         self.num_replicas, self.num_levels = num_replicas, len(ladder)
         self.engine = BlockGibbs(prior, num_replicas * len(ladder), base_logits, exact_energies=True)
         self.noise = noise
-        self.ladder = np.array(ladder, dtype=np.float64)
-        self.row_of = np.tile(np.arange(self.num_levels), (num_replicas, 1))
-        self.level_of = self.row_of.copy()
-        self._first_row = np.arange(num_replicas)[:, None] * self.num_levels
-        self._set_scale()
-        self._swap_probability = np.zeros(self.num_levels - 1)
-        self._swap_tries = np.zeros(self.num_levels - 1)
+        device = self.engine.device
+        self.ladder = torch.tensor(ladder, dtype=torch.float64, device=device)
+        self.row_of = torch.arange(self.num_levels, dtype=torch.int64, device=device).repeat(num_replicas, 1)
+        self._beta = self.ladder.repeat(num_replicas, 1)  # of each row, where the engine reads it
+        self._swap_probability = torch.zeros_like(self.ladder[1:])
+        self._swap_rounds = [0, 0]  # of even and of odd pairs
         self._parity = first_swap  # 0: the pairs (0, 1), (2, 3), ... come first
-        self.round_trips = 0
-        self._been_top = np.zeros(num_replicas * self.num_levels, dtype=bool)
-        self._been_bottom_since = self._been_top.copy()
+        self._pairs = [self._neighbours(parity) for parity in (0, 1)]
+        self._been_top = torch.zeros_like(self.row_of, dtype=torch.bool)
+        self._returning = self._been_top.clone()  # to β = 1, from β = 0
+        self._round_trips = torch.zeros_like(self.row_of[:, :1])
         self.engine.draw_base(noise)
 
     def start_from(self, states: Tensor) -> None:
         """Replace every chain by one of the given states, taken in turn, first for the prior's own level."""
-        place = np.arange(self.num_replicas)[:, None] + self.num_replicas * (self.num_levels - 1 - self.level_of)
-        rows = torch.from_numpy(place.reshape(-1) % len(states))
-        self.engine.set_states(states.to(self.engine.device)[rows.to(self.engine.device)])
+        level_of = self.row_of.argsort(1)
+        replicas = torch.arange(self.num_replicas, dtype=torch.int64, device=level_of.device)[:, None]
+        place = replicas + self.num_replicas * (self.num_levels - 1 - level_of)
+        self.engine.set_states(states.to(self.engine.device)[place.reshape(-1) % len(states)])
 
     def clamp(self, mask: Tensor, values: Tensor) -> None:
         """Hold units of each replica at all its temperatures, mask and values (replicas, units) or (units,)."""
@@ -85,50 +91,52 @@ class Tempering:
         rows = [tensor.expand(shape).repeat_interleave(self.num_levels, 0) for tensor in (mask, values)]
         self.engine.clamp(*rows)
 
-    def sweep(self) -> Array:
+    def sweep(self) -> Tensor:
         """One Gibbs sweep of every chain, then swaps; returns D by level after the swaps, (replicas, T) float64."""
-        self.engine.sweep(self.noise, self.scale)
-        return self.swap(self.engine.gap().cpu().numpy())
+        self.engine.sweep(self.noise, self._beta.view(-1))
+        return self.swap(self.engine.gap())
 
-    def swap(self, gap: Array) -> Array:
+    def swap(self, gap: Tensor) -> Tensor:
         """Exchange neighbours of one parity, given D of each row; returns D by level."""
-        by_level = gap[self._first_row + self.row_of]
-        lower, upper = slice(self._parity, -1, 2), slice(self._parity + 1, None, 2)
-        self._parity = 1 - self._parity
-        below, above = by_level[:, lower], by_level[:, upper]
-        probability = np.exp(np.minimum((self.ladder[lower] - self.ladder[upper]) * (above - below), 0))
-        self._swap_probability[lower.start :: 2] += probability.mean(0)
-        self._swap_tries[lower.start :: 2] += 1
-        accept = self.noise.uniform(*probability.shape).cpu().numpy() < probability
-        for table in (by_level, self.row_of):
-            low, high = table[:, lower].copy(), table[:, upper].copy()
-            table[:, lower], table[:, upper] = np.where(accept, high, low), np.where(accept, low, high)
-        self.level_of.reshape(-1)[self._first_row + self.row_of] = np.arange(self.num_levels)
-        self._set_scale()
+        gap, parity = gap.view(self.row_of.shape), self._parity
+        rows, inside, apart = self._pairs[parity]
+        below, above = gap.gather(1, self.row_of)[:, inside].unflatten(1, rows.shape[1:]).unbind(-1)
+        probability = (below - above).mul_(apart).clamp_max_(0).exp_()
+        self._swap_probability[parity::2] += probability.mean(0)
+        self._swap_rounds[parity] += 1
+        accept = self.noise.uniform(*probability.shape) < probability
+        rows.copy_(torch.where(accept[..., None], rows.flip(-1), rows))
+        self._parity = 1 - parity
+        self._beta.scatter_(1, self.row_of, self.ladder.expand_as(gap))
         self._count_round_trips()
-        return by_level
+        return gap.gather(1, self.row_of)
 
-    def _set_scale(self) -> None:
-        """β of each row, where the engine reads it."""
-        self.scale = torch.from_numpy(self.ladder[self.level_of].reshape(-1)).to(self.engine.device)
+    def _neighbours(self, parity: int) -> Neighbours:
+        number = (self.num_levels - parity) // 2
+        inside = slice(parity, parity + 2 * number)
+        rows = self.row_of[:, inside].unflatten(1, (number, 2))
+        return Neighbours(rows, inside, self.ladder[inside].view(number, 2).diff()[:, 0])
 
     def _count_round_trips(self) -> None:
         """A row makes a round trip when it is at β = 1 again after it has been at β = 0."""
-        first = self._first_row[:, 0]
-        top, bottom = first + self.row_of[:, -1], first + self.row_of[:, 0]
-        self.round_trips += int(np.count_nonzero(self._been_top[top] & self._been_bottom_since[top]))
-        self._been_top[top] = True
-        self._been_bottom_since[top] = False
-        self._been_bottom_since[bottom] = True
+        top, bottom = self.row_of[:, -1:], self.row_of[:, :1]
+        self._round_trips += self._returning.gather(1, top)
+        self._been_top.scatter_(1, top, True)
+        self._returning.scatter_(1, top, False).scatter_(1, bottom, self._been_top.gather(1, bottom))
+
+    @property
+    def round_trips(self) -> int:
+        return int(self._round_trips.sum())
 
     def swap_rates(self) -> list[float]:
         """Mean acceptance probability of each pair of neighbours so far."""
-        return list((self._swap_probability / np.maximum(self._swap_tries, 1)).tolist())
+        total: list[float] = self._swap_probability.tolist()
+        return [each / max(self._swap_rounds[pair % 2], 1) for pair, each in enumerate(total)]
 
     def states(self, level: int = -1) -> Tensor:
         """The chains now at a level of the ladder (default: the prior itself), (replicas, units)."""
-        rows = self._first_row[:, 0] + self.row_of[:, level]
-        return self.engine.states()[torch.from_numpy(rows).to(self.engine.device)]
+        first = torch.arange(self.num_replicas, dtype=torch.int64, device=self.engine.device) * self.num_levels
+        return self.engine.states()[first + self.row_of[:, level]]
 
 
 @dataclass(frozen=True)

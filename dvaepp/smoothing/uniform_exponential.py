@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dvaepp.numerics import in_dtype, log
+from dvaepp.numerics import as_float64, in_dtype, log
 from dvaepp.smoothing.base import Moments, Overlapping
 from dvaepp.smoothing.exponential import Exponential, constants
 from dvaepp.types import Parameter
@@ -32,7 +32,7 @@ class UniformExponential(Overlapping):
         self.require("mix", lambda m: (m > 0) & (m < 1), "in (0, 1)", "mix = 0 is Exponential(beta)")
 
     def log_density0(self, zeta: Tensor) -> Tensor:
-        floor = torch.as_tensor(log(self.mix), dtype=zeta.dtype, device=zeta.device)
+        floor = as_float64(log(self.mix), zeta.device).to(zeta.dtype)
         return torch.logaddexp(floor, log(1 - self.mix) + self._exponential.log_density0(zeta))
 
     def cdf0(self, zeta: Tensor) -> Tensor:
