@@ -18,7 +18,7 @@ def check_finite(state: State, loss: Tensor) -> None:
     """Raise NonFinite unless the loss and every gradient are finite."""
     groups = [g for o in (state.optimizer, state.own_optimizer) if o is not None for g in o.param_groups]
     gradients = [p.grad for group in groups for p in group["params"] if p.grad is not None]
-    if math.isfinite(loss.item()) and _all_finite(gradients):
+    if _all_finite([loss, *gradients]):
         return
     step, modules = state.step + 1, [state.model] if state.estimator is None else [state.model, state.estimator]
     if not math.isfinite(loss.item()):

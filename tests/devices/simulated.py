@@ -8,14 +8,13 @@ through a dispatch mode, which
 - refuses a generator of another device than the numbers that it draws;
 - counts copies between the devices, and the answers that the host would have to wait for.
 
-torch cannot make a generator for such a device, so `torch.Generator("simulated")` becomes a CPU generator that remembers
-which device was asked for.
+torch cannot make a generator for such a device, so `torch.Generator("simulated")` becomes a CPU generator that
+remembers which device was asked for.
 """
 
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import torch
@@ -40,10 +39,11 @@ WAITS = {  # the host needs the answer, or the size of the result
 }
 
 
-@cache
+# Now, because autograd counts the devices at the first backward pass of the process.
+_setup_privateuseone_for_python_backend(NAME)
+
+
 def device() -> torch.device:
-    """The simulated device; registered with torch on first use, once for the process."""
-    _setup_privateuseone_for_python_backend(NAME)
     return torch.device(NAME, 0)
 
 
@@ -147,15 +147,17 @@ class Simulation(TorchDispatchMode):
 
 
 class _Calls(TorchFunctionMode):
-    """Sees calls before they reach the dispatcher, which forgets two things.
+    """Sees calls before they reach the dispatcher, where three things are lost.
 
     Generators lose their class on the way. `torch.tensor` and `torch.as_tensor` make a tensor on the CPU and copy it
-    out of the dispatch mode's sight.
+    out of the dispatch mode's sight. `tolist`, which copies to the host first, refuses subclasses.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         _check_generator(func, args, kwargs)
+        if func is Tensor.tolist and isinstance(args[0], Remote):
+            return args[0].cpu().tolist()
         target = kwargs.get("device")
         if func in (torch.tensor, torch.as_tensor) and target is not None and torch.device(target).type == NAME:
             if isinstance(args[0], Remote):
@@ -196,7 +198,6 @@ def _by_mask(args: Any) -> bool:
 def simulated() -> Iterator[Simulation]:
     """Inside, the simulated device computes."""
     original = torch.Generator
-    device()
     torch.Generator = _AnyGenerator  # type: ignore[misc]
     try:
         with _Calls(), Simulation() as simulation:

@@ -7,6 +7,7 @@ also one between the two.
 
 import importlib
 from collections.abc import Callable
+from functools import partial, partialmethod
 from typing import Any
 
 import pytest
@@ -17,9 +18,9 @@ from torch.utils._pytree import tree_map
 from dvaepp import distributions, log_partition, objectives, samplers
 from dvaepp.distributions import DiscretizedLogisticMixture, SmoothedBernoulli
 from dvaepp.estimators import MEMBERS as ESTIMATORS
-from dvaepp.priors import RBM, BoltzmannMachine
-from dvaepp.priors.base import BoltzmannPrior
-from dvaepp.samplers import pcd
+from dvaepp.log_partition import starts
+from dvaepp.priors import RBM, BoltzmannMachine, BoltzmannPrior, Directed, DirectedPrior, Factorial
+from dvaepp.samplers import blocks, pcd, tempering
 from dvaepp.samplers.blocks import base_from_pilot
 from dvaepp.samplers.noise import Noise
 from dvaepp.samplers.tempering import Tempering
@@ -27,6 +28,24 @@ from dvaepp.smoothing import MEMBERS as SMOOTHINGS
 from dvaepp.smoothing import Exponential, Overlapping, Smoothing
 from tests.devices.simulated import NAME, device, simulated
 from tests.estimators.models import FEATURES, Toy
+
+SHORT: dict[str, dict[str, int]] = {  # every operation of the simulated device passes through Python
+    "adapt_ladder": {"num_rounds": 1, "num_sweeps": 2, "num_replicas": 2},
+    "base_from_pilot": {"num_sweeps": 2, "num_chains": 4},
+}
+BORROWED = ["samplers.tempering", "log_partition.tempering", "log_partition.ais"]
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, options in SHORT.items():
+        function = partial(getattr(tempering if name == "adapt_ladder" else blocks, name), **options)
+        for place in BORROWED:
+            module = importlib.import_module(f"dvaepp.{place}")
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, function)
+    monkeypatch.setattr(starts, "BOUND_SWEEPS", 2)
+    monkeypatch.setattr(BoltzmannPrior, "sample", partialmethod(BoltzmannPrior.sample, num_sweeps=3))
 
 
 class Place:
@@ -170,11 +189,26 @@ def _directed(name: str) -> Callable[[Place], Any]:
     return case
 
 
+def _prior_kl(place: Place, objective: str) -> Any:
+    smoothing, logits, zeta = _groups(place, "spike_exponential" if objective == "rolfe" else "exponential")
+    prior = place.prior("rbm") if objective in ("boltzmann", "rolfe") else _directed_prior(place)
+    return objectives.prior_kl(objective, prior, logits, zeta, smoothing, 1.5)
+
+
+def _directed_prior(place: Place) -> Directed:
+    network = nn.Linear(3, 4)
+    with torch.no_grad():
+        network.weight.copy_(torch.arange(12.0).reshape(4, 3) / 9)
+        network.bias.fill_(-0.5)
+    return Directed([3, 4], [network]).to(place.device)
+
+
 OBJECTIVES: dict[str, Callable[[Place], Any]] = {
     "boltzmann_kl": lambda place: [_kl(place, kind, False) for kind in ("rbm", "bipartite", "ring", "dense")],
     "rolfe_kl": lambda place: [_kl(place, kind, True) for kind in ("rbm", "bipartite", "ring", "dense")],
     "importance_weighted": lambda place: objectives.importance_weighted(place.normal(5, 6)),
     "kl_balance": lambda place: objectives.kl_balance(place.uniform(5, 6)),
+    "prior_kl": lambda place: [_prior_kl(place, name) for name in ("boltzmann", "rolfe", "joint", "marginal")],
     **{name: _directed(name) for name in ("joint", "joint_per_group", "marginal", "marginal_per_group")},
 }
 
@@ -185,6 +219,13 @@ def test_objectives(name: str) -> None:
 
 
 KINDS = ["rbm", "bipartite", "ring", "dense"]
+
+
+def _clamped(prior: BoltzmannPrior, place: Place) -> Any:
+    clamp = torch.arange(prior.num_units, device=place.device) < 2
+    values = (place.uniform(prior.num_units, seed=6) < 0.5).float()
+    rest = prior.given(clamp, values)
+    return [rest.energy(values[2:]), prior.conditional_marginals(clamp, values, place.generator(), num_samples=8)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -201,8 +242,21 @@ def test_priors(kind: str) -> None:
             prior.blocks(),
             prior.conditional_logits(z, block),
             prior.free_energy(z, block),
+            prior.log_prob(z),
+            prior.sample(3, place.generator()),
+            _clamped(prior, place),
             [conditional[1:] for conditional in prior.block_form().conditionals],
         ]
+
+    _check(case)
+
+
+@pytest.mark.parametrize("build", [_directed_prior, lambda place: Factorial([3, 4]).to(place.device)])
+def test_directed_priors(build: Callable[[Place], DirectedPrior]) -> None:
+    def case(place: Place) -> Any:
+        prior = build(place)
+        z = prior.sample(6, place.generator())
+        return [z, prior.log_prob(z), prior.log_prob(z, place.uniform(6, 7))]
 
     _check(case)
 
@@ -215,8 +269,8 @@ def test_samplers(kind: str) -> None:
         prior, generator = place.prior(kind), place.generator()
         chains = pcd.step(prior, pcd.init(prior, 30, generator), generator, num_sweeps=3)
         noise = Noise(generator, place.device)
-        run = Tempering(prior, [0.0, 0.4, 0.7, 1.0], 5, base_from_pilot(prior, noise, num_sweeps=6), noise)
-        gaps = [torch.as_tensor(run.sweep()).to(place.device) for _ in range(4)]
+        run = Tempering(prior, [0.0, 0.4, 0.7, 1.0], 5, base_from_pilot(prior, noise, 8, 6), noise)
+        gaps = [run.sweep() for _ in range(4)]
         run.start_from(chains.z)
         return [chains.z, samplers.gibbs(prior, chains.z, 2, generator), run.states(), gaps, run.swap_rates()]
 
@@ -228,13 +282,14 @@ def test_log_partition(kind: str) -> None:
     """Of 7 and 5 units, so that every method is quick; chains on both devices have the same noise."""
 
     def case(place: Place) -> Any:
-        prior, short = place.prior(kind), {"num_sweeps": 20, "num_replicas": 4}
+        prior, short = place.prior(kind), {"num_sweeps": 10, "num_replicas": 4}
         states = (place.uniform(6, prior.num_units) < 0.5).float()
         exact = log_partition.log_partition(prior)
         annealed = log_partition.log_partition(prior, "ais", place.generator(), num_chains=30, num_temperatures=5)
         tempered = log_partition.log_partition(prior, "tempering", place.generator(), **short, initial=states)
         compared = log_partition.compare_starts(prior, states, tempered, place.generator(), **short)
-        return [log_partition.lower_bound(prior, states), *(found[:2] for found in (exact, annealed, tempered)), compared[:3]]
+        bound = log_partition.lower_bound(prior, states)
+        return [bound, compared[:3], *(found[:2] for found in (exact, annealed, tempered))]
 
     _check(case)
 
@@ -260,3 +315,14 @@ def _moved(model: Toy, place: Place) -> Toy:
     model.x, model.context = model.x.to(place.device), model.context.to(place.device)
     model.offsets = [offset.to(place.device) for offset in model.offsets]
     return model
+
+
+def test_a_broken_function_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One vector that was left on the CPU, deep inside a bound, fails on the other device and nowhere else."""
+    log_ratio = Exponential._log_ratio
+    monkeypatch.setattr(Exponential, "_log_ratio", lambda self, zeta: log_ratio(self, zeta) + torch.zeros(3))
+    with pytest.raises(RuntimeError, match="expected all tensors on one device, got .*simulated:0.*cpu"):
+        _check(OBJECTIVES["boltzmann_kl"])
+    broken = lambda place: torch.rand(3, generator=torch.Generator("cpu"), device=place.device)  # noqa: E731
+    with pytest.raises(RuntimeError, match="expected a generator of simulated:0, got one of cpu"):
+        _check(broken)
