@@ -1,5 +1,6 @@
 """How much of its codes a quantiser uses: entropies of the bits and of whole codes."""
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -33,7 +34,7 @@ def usage(codes: Tensor) -> Usage:
     counts = torch.unique(code_numbers(flat), return_counts=True)[1].double()
     probability = counts / counts.sum()
     entropy = float(-(probability * probability.log2()).sum())
-    per_bit = bernoulli_entropy(torch.logit(share)) / torch.log(torch.tensor(2.0, dtype=share.dtype))
+    per_bit = bernoulli_entropy(torch.logit(share)) / math.log(2)
     return Usage(torch.where((share > 0) & (share < 1), per_bit, 0.0), entropy, 2**entropy, len(counts))
 
 

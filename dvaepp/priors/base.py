@@ -11,7 +11,6 @@ A machine of which some units are known is again a Boltzmann machine, over the o
 `given` makes it, so that conditional samples, marginals and log Z need no code of their own.
 """
 
-import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import accumulate
@@ -232,9 +231,11 @@ class BoltzmannPrior(Prior):
 
     def check(self) -> None:
         """Refuse parameters that are not finite."""
+        extremes = [end for p in self.parameters() for end in p.detach().aminmax()]  # one pass, and NaN comes through
+        if bool(torch.isfinite(torch.stack(extremes)).all()):
+            return
         for name, parameter in self.named_parameters():
-            low, high = parameter.detach().aminmax()  # one pass, and NaN comes through it
-            if not math.isfinite(low) or not math.isfinite(high):
+            if not bool(torch.isfinite(parameter).all()):
                 count = int((~torch.isfinite(parameter)).sum())
                 raise ValueError(
                     f"{name} of the prior must be finite, got {count} values of NaN or infinity: "

@@ -25,7 +25,7 @@ from dvaepp.samplers.blocks import base_from_pilot
 from dvaepp.samplers.noise import Noise
 from dvaepp.samplers.tempering import Tempering
 from dvaepp.smoothing import MEMBERS as SMOOTHINGS
-from dvaepp.smoothing import Exponential, Overlapping, Smoothing
+from dvaepp.smoothing import Exponential, Gaussian, Overlapping, Smoothing
 from tests.devices.simulated import NAME, device, simulated
 from tests.estimators.models import FEATURES, Toy
 
@@ -189,6 +189,13 @@ def _directed(name: str) -> Callable[[Place], Any]:
     return case
 
 
+def _relaxed(name: str, place: Place) -> Any:
+    smoothing, logits, zeta = _groups(place, "gaussian" if name.startswith("gaussian") else "exponential")
+    prior = place.prior("rbm")
+    kl = getattr(objectives, name)(prior, logits, zeta, smoothing, 1.5)
+    return [kl, *_gradients(kl, [logits[0], *prior.parameters()])]
+
+
 def _prior_kl(place: Place, objective: str) -> Any:
     smoothing, logits, zeta = _groups(place, "spike_exponential" if objective == "rolfe" else "exponential")
     prior = place.prior("rbm") if objective in ("boltzmann", "rolfe") else _directed_prior(place)
@@ -208,6 +215,13 @@ OBJECTIVES: dict[str, Callable[[Place], Any]] = {
     "rolfe_kl": lambda place: [_kl(place, kind, True) for kind in ("rbm", "bipartite", "ring", "dense")],
     "importance_weighted": lambda place: objectives.importance_weighted(place.normal(5, 6)),
     "kl_balance": lambda place: objectives.kl_balance(place.uniform(5, 6)),
+    **{name: partial(_relaxed, name) for name in ("relaxed_kl", "gaussian_integral_kl")},
+    "relaxed_log_prior": lambda place: objectives.relaxed_log_prior(
+        place.prior("rbm"), place.uniform(6, 7), Exponential(8.0), 1.5
+    ),
+    "gaussian_integral_log_prior": lambda place: objectives.gaussian_integral_log_prior(
+        place.prior("rbm"), place.uniform(6, 7), Gaussian(0.2), 1.5
+    ),
     "prior_kl": lambda place: [_prior_kl(place, name) for name in ("boltzmann", "rolfe", "joint", "marginal")],
     **{name: _directed(name) for name in ("joint", "joint_per_group", "marginal", "marginal_per_group")},
 }
@@ -263,16 +277,20 @@ def test_directed_priors(build: Callable[[Place], DirectedPrior]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_samplers(kind: str) -> None:
-    assert set(samplers.__all__) == {"Chains", "DimodSampler", "Sampler", "gibbs"}  # dimod samples on the CPU
-
     def case(place: Place) -> Any:
         prior, generator = place.prior(kind), place.generator()
-        chains = pcd.step(prior, pcd.init(prior, 30, generator), generator, num_sweeps=3)
+        found = []
+        for name, member in samplers.MEMBERS.items():
+            if name != "dimod":  # which samples on the CPU
+                chains = pcd.step(prior, pcd.init(prior, 30, generator, sampler=member()), generator, 3, member())
+                found.append([chains.z, chains.hot])
+        clamp = torch.arange(prior.num_units, device=place.device) < 2
+        found += [samplers.gibbs(prior, chains.z, 2, generator, clamp=mask) for mask in (clamp, clamp.expand(30, -1))]
         noise = Noise(generator, place.device)
         run = Tempering(prior, [0.0, 0.4, 0.7, 1.0], 5, base_from_pilot(prior, noise, 8, 6), noise)
         gaps = [run.sweep() for _ in range(4)]
         run.start_from(chains.z)
-        return [chains.z, samplers.gibbs(prior, chains.z, 2, generator), run.states(), gaps, run.swap_rates()]
+        return [found, samplers.gibbs(prior, chains.z, 2, generator), run.states(), gaps, run.swap_rates()]
 
     _check(case)
 
