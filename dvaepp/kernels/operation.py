@@ -43,9 +43,9 @@ def no_second_derivative(ctx: Any, *_: Any) -> None:
 
 def check_floats(name: str, *tensors: Tensor | None, dtype: torch.dtype = torch.float32) -> None:
     """Refuse tensors of another type, or on several devices, before any of their memory is read."""
-    found = [t for t in tensors if t is not None]
-    for t in found:
-        if t.dtype is not dtype or t.device != found[0].device:
+    device = next(t.device for t in tensors if t is not None)
+    for t in tensors:
+        if t is not None and (t.dtype is not dtype or t.device != device):
             wrong = f"{t.dtype} on {t.device}"
             wanted = str(dtype).removeprefix("torch.")
             raise TypeError(f"{name}: compiled functions take {wanted} on a CPU, all on one device, got {wrong}")

@@ -137,44 +137,52 @@ class Shape(NamedTuple):
     layers: tuple[_Kind, ...]
 
 
-def _shape(activations: Tensor, parameters: Sequence[Tensor], letters: str, by_rows: bool) -> Shape:
-    """The shape of a chain, read off activations at either end of it and its parameters, which must fit each other."""
+def _planned(activations: Tensor, parameters: Sequence[Tensor], letters: str, by_rows: bool) -> "_Plan":
+    """The plan of a chain, from activations at either end of it and its parameters, which must fit each other."""
     check_floats("residual_chain", activations, *parameters)
     sizes = [int(n) for n in activations.shape]
     pixels, groups, rows = (sizes[1], 1, sizes[0]) if by_rows else sizes[:3]
     side = round(pixels**0.5)
     if len(sizes) != (3 if by_rows else 4) or side % policy.TILE or side**2 != pixels:
         raise ValueError(f"residual_chain: maps must be square and of whole tiles, got activations {tuple(sizes)}")
+    found = [tuple(map(int, p.shape)) for p in parameters]
+    kinds = _kinds(letters, tuple(found[::groups]))
+    wanted = [shape for kind in kinds for shape in _parameter_shapes(kind) for _ in range(groups)]
+    if found != wanted:
+        raise ValueError(f"residual_chain: parameters of {groups} groups must have shapes {wanted}, got {found}")
+    return _plan(Shape(pixels, groups, rows, by_rows, kinds))
+
+
+@cache
+def _kinds(letters: str, shapes: tuple[tuple[int, ...], ...]) -> tuple[_Kind, ...]:
+    """The layers, with their sizes taken from the shape of the first parameter of each."""
     kinds: list[_Kind] = []
     place = 0
     for kind in (next(k for k in KINDS if k[0] == letter) for letter in letters):
         if kind == "keep":
             kinds.append(_Kind(kind, kinds[-1].outputs, kinds[-1].outputs))
             continue
-        outputs, inputs = (int(n) for n in parameters[place].shape[:2])
+        outputs, inputs = shapes[place][:2]
         kinds.append(_Kind(kind, inputs, inputs, outputs) if kind == "excite" else _Kind(kind, inputs, outputs))
-        for wanted in _parameter_shapes(kinds[-1]):
-            for parameter in parameters[place : place + groups]:
-                check_shape("residual_chain", f"a parameter of layer {len(kinds)}", parameter.shape, wanted)
-            place += groups
-    check_shape("residual_chain", "parameters", (len(parameters),), (place,))
-    return Shape(pixels, groups, rows, by_rows, tuple(kinds))
+        place += PARAMETERS[kind]
+    return tuple(kinds)
 
 
+@cache
 def _parameter_shapes(kind: _Kind) -> list[tuple[int, ...]]:
     if kind.kind == "excite":
         wide, narrow = kind.outputs, kind.squeezed
         return [(narrow, wide), (narrow,), (wide, narrow), (wide,)]
     size = 3 if kind.kind == "conv" else 1
-    return [(kind.outputs, kind.inputs, size, size), (kind.outputs,)]
+    return [(kind.outputs, kind.inputs, size, size), (kind.outputs,)] if kind.kind != "keep" else []
 
 
 def _run(
     first: Tensor, skip: Tensor, parameters: list[Tensor], letters: str, by_rows: bool
 ) -> tuple[Tensor, list[Tensor]]:
     """The output of the chain, and in several pieces what the backward pass needs."""
-    plan = _plan(_shape(first, parameters, letters, by_rows))
-    out, kept = _fake(first, skip, parameters, letters, by_rows)
+    plan = _planned(first, parameters, letters, by_rows)
+    out, kept = _results(plan, first, skip)
     rooms = [first.new_empty(floats) for floats in plan.rooms]
     _call("dvaepp_chain", plan, kept, [first.contiguous(), skip.contiguous(), out, *rooms], parameters)
     return out, kept
@@ -183,7 +191,10 @@ def _run(
 def _fake(
     first: Tensor, skip: Tensor, parameters: list[Tensor], letters: str, by_rows: bool
 ) -> tuple[Tensor, list[Tensor]]:
-    plan = _plan(_shape(first, parameters, letters, by_rows))
+    return _results(_planned(first, parameters, letters, by_rows), first, skip)
+
+
+def _results(plan: "_Plan", first: Tensor, skip: Tensor) -> tuple[Tensor, list[Tensor]]:
     check_floats("residual_chain", first, skip)
     check_shape("residual_chain", "first", first.shape, plan.first)
     check_shape("residual_chain", "skip", skip.shape, plan.first)
@@ -194,8 +205,8 @@ def _run_backward(
     dout: Tensor, kept: list[Tensor], parameters: list[Tensor], letters: str, by_rows: bool
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Gradients of `first`, of `skip`, unless the chain has one block only, and of the parameters."""
-    plan = _plan(_shape(dout, parameters, letters, by_rows))
-    dfirst, dskip, slopes = _fake_backward(dout, kept, parameters, letters, by_rows)
+    plan = _planned(dout, parameters, letters, by_rows)
+    dfirst, dskip, slopes = _results_backward(plan, dout, kept, parameters)
     rooms = [dout.new_empty(floats) for floats in plan.rooms_backward]
     _call("dvaepp_chain_backward", plan, kept, [dout.contiguous(), dfirst, dskip, *rooms], parameters, slopes)
     return dfirst, dskip, slopes
@@ -204,7 +215,12 @@ def _run_backward(
 def _fake_backward(
     dout: Tensor, kept: list[Tensor], parameters: list[Tensor], letters: str, by_rows: bool
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
-    plan = _plan(_shape(dout, parameters, letters, by_rows))
+    return _results_backward(_planned(dout, parameters, letters, by_rows), dout, kept, parameters)
+
+
+def _results_backward(
+    plan: "_Plan", dout: Tensor, kept: list[Tensor], parameters: list[Tensor]
+) -> tuple[Tensor, Tensor, list[Tensor]]:
     check_floats("residual_chain", dout, *kept)
     check_shape("residual_chain", "dout", dout.shape, plan.out)
     check_shape("residual_chain", "kept", [piece.numel() for piece in kept], plan.kept)
