@@ -1,25 +1,22 @@
-"""`python -m benchmarks`: run the named benchmarks (all without a name) and print tables, or JSON."""
+"""`python -m benchmarks`: run the named benchmarks (all without a name) and print tables, or JSON.
+
+`--save` keeps each result in benchmarks/records, from where `python -m benchmarks.page` writes docs/performance.md.
+"""
 
 import argparse
 import importlib
 import json
-import pkgutil
-import platform
 import sys
 from typing import Any
 
-import torch
-
-import benchmarks
-
-NOT_BENCHMARKS = {"__main__", "peers", "studies", "timing"}
-NAMES = [i.name.replace("_", "-") for i in pkgutil.iter_modules(benchmarks.__path__) if i.name not in NOT_BENCHMARKS]
+from benchmarks.record import NAMES, machine, save
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of: {', '.join(NAMES)} (default: all)")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
+    parser.add_argument("--save", action="store_true", help="keep the results in benchmarks/records")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in NAMES]
     if unknown:
@@ -29,23 +26,13 @@ def main() -> None:
         print(f"running {name} ...", file=sys.stderr, flush=True)
         module = importlib.import_module(f"benchmarks.{name.replace('-', '_')}")
         records[name] = module.run()
+        if arguments.save:
+            save(name, records[name])
         if not arguments.json:
             print(f"\n{name}: {(module.__doc__ or '').splitlines()[0]}")
             print(table(records[name]["rows"]))
     if arguments.json:
         print(json.dumps(records, indent=1))
-
-
-def machine() -> dict[str, Any]:
-    return {"processor": _processor(), "python": platform.python_version(), "torch": torch.__version__}
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as lines:
-            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()
 
 
 def table(rows: list[dict[str, Any]]) -> str:

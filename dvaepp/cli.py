@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import tyro
 
+from dvaepp import spinning
 from dvaepp.errors import UsageError, to_stderr
 from dvaepp.version import __version__
 
@@ -687,6 +688,8 @@ COMMANDS: dict[str, Callable[..., Any]] = {
 
 def main(argv: list[str] | None = None) -> None:
     """Parse, run, and turn a failure into one line: 2 for bad usage, 1 for a failure, 130 after SIGINT."""
+    if argv is None:  # the command itself, not a program that calls it
+        spinning.bound()
     arguments = sys.argv[1:] if argv is None else argv
     debug = "--debug" in arguments
     try:

@@ -11,6 +11,7 @@ import torch
 
 from dvaepp import data
 from dvaepp.kernels import build, policy
+from dvaepp.spinning import VARIABLES
 from dvaepp.version import __version__
 
 KERNELS = Path(build.__file__).parent
@@ -60,7 +61,8 @@ def _threads() -> Finding:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = torch.get_num_threads()
     busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    text = f"{threads} of {cores} cores, load {busy:.1f}"
+    waiting = ", ".join(f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ)
+    text = f"{threads} of {cores} cores, load {busy:.1f}, {waiting or 'waiting threads spin (docs/performance.md)'}"
     if threads > 1 and busy + threads > cores + 0.5:
         return Finding("threads", f"{text}: other work runs here; OMP_NUM_THREADS=1 may be many times faster", False)
     return Finding("threads", text)
