@@ -200,6 +200,9 @@ def search(
     split: Split = "test",
     limit: Limit = None,
     k: Annotated[int, tyro.conf.arg(metavar="K", help="Neighbours of each query.")] = 10,
+    rerank: Annotated[
+        int, tyro.conf.arg(metavar="N", help="Order the N nearest by posterior means and keep K; 0: by distance alone.")
+    ] = 0,
     threads: Annotated[int, tyro.conf.arg(metavar="N", help="Threads that share the codes.")] = 1,
     out: Annotated[
         Path | None, tyro.conf.arg(metavar="FILE", help="Distances and indices as .npz, or queries and hits as .png.")
@@ -219,7 +222,7 @@ def search(
     trained = runs.load(run, device=_device(device))
     stored = read(index, memory_map=True)
     queries = coding.chosen(trained, coding.Which(images, split, limit, data_dir))
-    found = coding.search(trained, stored, queries, k, threads)
+    found = coding.search(trained, stored, queries, k, threads, rerank)
     if out is not None and out.suffix == ".png":
         shown = coding.hits_beside_queries(trained, stored, queries.x, found.neighbours)
         save_grid(shown, 1 + k, out)

@@ -15,7 +15,7 @@ from dvaepp.codes import HammingIndex, Neighbours, archive
 from dvaepp.codes.bits_back import Pixels
 from dvaepp.codes.index_file import IndexFile
 from dvaepp.codes.quantize import integer_model
-from dvaepp.codes.retrieval import Quality, quality
+from dvaepp.codes.retrieval import Quality, interval, precision_at_k, quality
 from dvaepp.data import Dataset, own, subset
 from dvaepp.errors import UsageError
 from dvaepp.progress import progress
@@ -68,6 +68,11 @@ def bits_of(trained: runs.Trained, x: Tensor) -> npt.NDArray[np.bool_]:
     return runs.for_each(x, trained.encode).bool().cpu().numpy()
 
 
+def means_of(trained: runs.Trained, x: Tensor) -> npt.NDArray[np.float64]:
+    """The posterior means of every image's units, (images, units)."""
+    return runs.for_each(x, trained.code_means).double().cpu().numpy()
+
+
 class Found(NamedTuple):
     """The neighbours of every query, and how good they are where queries and codes have labels."""
 
@@ -75,19 +80,30 @@ class Found(NamedTuple):
     quality: Quality | None
 
 
-def search(trained: runs.Trained, stored: IndexFile, queries: Chosen, k: int, threads: int = 1) -> Found:
-    """The k nearest codes of each query, by Hamming distance."""
+def search(
+    trained: runs.Trained, stored: IndexFile, queries: Chosen, k: int, threads: int = 1, rerank: int = 0
+) -> Found:
+    """The k nearest codes of each query by Hamming distance; or, of the `rerank` nearest, the k best by their means.
+
+    Mean average precision is that of the ranking by Hamming distance, precision that of what is returned.
+    """
     if stored.model != digest(trained.model):
         raise UsageError("the index holds codes of another model than this run's; make it anew with dvaepp index")
+    if rerank and not k <= rerank <= len(stored.index):
+        raise UsageError(f"rerank must be from k = {k} to the {len(stored.index)} codes of the index, got {rerank}")
     bits = bits_of(trained, queries.x)
-    found = stored.index.search(bits, k, threads)
+    found = stored.index.search(bits, rerank or k, threads)
+    if rerank:
+        found = stored.index.rerank(means_of(trained, queries.x), found.indices, k)
     if stored.labels is None or queries.labels is None:
         return Found(found, None)
 
     def ranking(part: slice) -> npt.NDArray[np.int64]:
         return stored.index.search(bits[part], len(stored.index), threads).indices
 
-    return Found(found, quality(ranking, stored.labels, queries.labels, k))
+    whole = quality(ranking, stored.labels, queries.labels, k)
+    right = stored.labels[found.indices] == queries.labels[:, None]
+    return Found(found, whole._replace(precision=interval(precision_at_k(right, k))))
 
 
 def hits_beside_queries(trained: runs.Trained, stored: IndexFile, queries: Tensor, hits: Neighbours) -> Tensor:
@@ -100,7 +116,7 @@ def hits_beside_queries(trained: runs.Trained, stored: IndexFile, queries: Tenso
             f"the index was made of {len(stored.index)} images, and there are {len(images)} now; make it anew"
         )
     rows = torch.from_numpy(hits.indices[:SHOWN])
-    return torch.cat([queries[:SHOWN, None], images[rows]], 1).flatten(0, 1)
+    return trained.shown(torch.cat([queries[:SHOWN, None], images[rows]], 1).flatten(0, 1))
 
 
 def compress(trained: runs.Trained, which: Which) -> tuple[archive.Archive, int]:

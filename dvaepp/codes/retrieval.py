@@ -72,7 +72,7 @@ def quality(ranking: Ranking, labels: npt.NDArray[Any], query_labels: npt.NDArra
     return Quality(*means, k, len(query_labels))
 
 
-def by_pixels(database: Floats, queries: Floats) -> Ranking:
+def by_pixels(database: npt.NDArray[Any], queries: npt.NDArray[Any]) -> Ranking:
     """The ranking by Euclidean distance of raw pixels, (items, pixels) and (queries, pixels)."""
     squares = (database**2).sum(1)
 

@@ -112,6 +112,13 @@ class Model(nn.Module, ABC):
     def encode(self, x: Tensor) -> Tensor:
         """The most likely value of every unit in turn, (batch, units)."""
 
+    def code_means(self, x: Tensor) -> Tensor:
+        """q(z_i = 1|x, the most likely earlier groups) of every binary unit, (batch, units): how certain a code is.
+
+        By default a code is taken to be certain.
+        """
+        return self.encode(x)
+
     @abstractmethod
     def decode(self, code: Tensor, generator: torch.Generator | None = None, mean: bool = True) -> Tensor:
         """Images of codes (batch, units); latents below the code are drawn from their prior.

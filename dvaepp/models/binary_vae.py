@@ -119,8 +119,14 @@ class BinaryVAE(Model):
         return draw
 
     def encode(self, x: Tensor) -> Tensor:
+        return torch.cat(self._most_likely(x).zeta, -1)
+
+    def code_means(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(torch.cat(self._most_likely(x).logits, -1))
+
+    def _most_likely(self, x: Tensor) -> Groups:
         half = [torch.full((len(x), size), 0.5, dtype=self.dtype, device=x.device) for size in self.group_sizes]
-        return torch.cat(self.posterior(x, half, Binary(validate_args=False)).zeta, -1)
+        return self.posterior(x, half, Binary(validate_args=False))
 
     def decode(self, code: Tensor, generator: torch.Generator | None = None, mean: bool = True) -> Tensor:
         parameters = self.likelihood_parameters(code.split(self.group_sizes, -1))

@@ -240,11 +240,19 @@ class DVAE(Model):
         return log_w
 
     def encode(self, x: Tensor) -> Tensor:
-        bits: list[Tensor] = []
+        return (self._most_likely_logits(x) > 0).to(self.dtype)
+
+    def code_means(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(self._most_likely_logits(x))
+
+    def _most_likely_logits(self, x: Tensor) -> Tensor:
+        """Logits of each global group given the most likely bits of those before."""
+        logits: list[Tensor] = []
         encoded = self.features(x)
         for _ in self.group_sizes:
-            bits.append((self.posterior_parameters(encoded, bits) > 0).to(self.dtype))
-        return torch.cat(bits, -1)
+            bits = [(group > 0).to(self.dtype) for group in logits]
+            logits.append(self.posterior_parameters(encoded, bits))
+        return torch.cat(logits, -1)
 
     def decode(self, code: Tensor, generator: torch.Generator | None = None, mean: bool = True) -> Tensor:
         groups = list(code.split(self.group_sizes, -1)) if self.group_sizes else []

@@ -41,6 +41,12 @@ class Trained(nn.Module):
         self._binary_only("encode")
         return self.model.encode(self._images(x))
 
+    @torch.no_grad()
+    def code_means(self, x: Tensor) -> Tensor:
+        """q(z_i = 1|x) of every global unit, (batch, units) in [0, 1]: how certain each bit of `encode` is."""
+        self._binary_only("encode")
+        return self.model.code_means(self._images(x))
+
     def shown(self, images: Tensor) -> Tensor:
         """Images of this model as a picture shows them, from black at 0 to white at 1."""
         return self.model.shown(images)

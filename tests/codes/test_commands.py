@@ -1,12 +1,15 @@
 """index, search, compress and decompress end to end on a small run, and 500 damaged files and queries."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from dvaepp import coding, runs
 from dvaepp.cli import main
+from dvaepp.errors import UsageError
 from tests.training.toy import halves
 
 
@@ -54,8 +57,36 @@ def test_search_finds_the_queries_own_kind(run: Path, images: Path, made: Path, 
     left = _pixels(images)[:, :, :3].mean((1, 2)) > 0.5
     rows = np.sort(np.random.RandomState(0).permutation(400)[:30])
     assert (left[indices] == left[rows][:, None]).mean() > 0.9
-    main([*arguments, "--out", str(tmp_path / "hits.png")])
+    main([*arguments, "--rerank", "50", "--out", str(tmp_path / "hits.png")])
     assert (tmp_path / "hits.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_labels_tell_how_good_the_hits_are(run: Path, images: Path) -> None:
+    """The label is the half that is dark; codes of a trained model keep it, shuffled labels have chance."""
+    trained = runs.load(run)
+    made = coding.make_index(trained, coding.Which(images))
+    labels = (_pixels(images)[:, :, :3].mean((1, 2)) > 0.5).astype(np.int64)
+    queries = coding.chosen(trained, coding.Which(images, limit=60))._replace(labels=None)
+    assert coding.search(trained, replace(made, labels=labels), queries, 20).quality is None
+    rows = np.sort(np.random.RandomState(0).permutation(400)[:60])
+    queries = queries._replace(labels=labels[rows])
+    found = coding.search(trained, replace(made, labels=labels), queries, 20)
+    assert found.quality is not None and found.quality.precision.low > 0.8
+    reranked = coding.search(trained, replace(made, labels=labels), queries, 20, rerank=100)
+    assert reranked.quality is not None and reranked.quality.precision.low > 0.8
+    assert reranked.neighbours.distances.dtype == np.float64
+    shuffled = replace(made, labels=np.random.default_rng(0).permutation(labels))
+    chance = coding.search(trained, shuffled, queries, 20).quality
+    assert chance is not None and abs(chance.precision.value - 0.5) < 0.2
+    with pytest.raises(UsageError, match="rerank must be from k = 20 to the 400 codes"):
+        coding.search(trained, made, queries, 20, rerank=10)
+
+
+def test_means_round_to_the_code(run: Path, images: Path) -> None:
+    trained = runs.load(run)
+    x = coding.chosen(trained, coding.Which(images)).x
+    means = coding.means_of(trained, x)
+    assert np.array_equal(means > 0.5, coding.bits_of(trained, x)) and 0 < means.min() < means.max() < 1
 
 
 def test_images_come_back_from_the_command_line(run: Path, images: Path, made: Path, tmp_path: Path, capsys) -> None:
@@ -115,8 +146,6 @@ def test_500_damaged_files_are_refused_in_one_line(
     run: Path, images: Path, made: Path, tmp_path: Path, capsys, monkeypatch
 ) -> None:
     """200 archives, 150 indices and 150 queries; nothing is written. A change that nothing depends on is harmless."""
-    from dvaepp import coding, runs
-
     trained = runs.load(run)
     monkeypatch.setattr(runs, "load", lambda *arguments, **options: trained)  # reading it 500 times takes a minute
     random, damaged, out = np.random.default_rng(0), tmp_path / "damaged.npz", tmp_path / "out.npz"
