@@ -379,6 +379,55 @@ def reconstruct(
     print(f"wrote {out}")
 
 
+def inpaint(
+    run: tyro.conf.Positional[RunDir],
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE.png")] = Path("inpainted.png"),
+    hide: Literal["bottom", "top", "left", "right", "centre", "random"] = "bottom",
+    rows: Annotated[int, tyro.conf.arg(metavar="N", help="Images, one to a row.")] = 8,
+    completions: Annotated[int, tyro.conf.arg(metavar="N", help="Completions of each image.")] = 8,
+    rounds: Annotated[int, tyro.conf.arg(metavar="N", help="Rounds of the chain; half of them are kept.")] = 400,
+    proposals: Annotated[int, tyro.conf.arg(metavar="N", help="Proposals of the encoder in a round.")] = 16,
+    split: Split = "test",
+    data_dir: DataDir = None,
+    device: Device = "cpu",
+    debug: Debug = False,
+) -> None:
+    """Complete images of which a part is hidden: image, what is seen of it, completions, their mean.
+
+    Completions are samples of p(hidden pixels | seen pixels). For binary images it is told how likely the true hidden
+    pixels are by the means given the seen ones, and by the model's means without them.
+
+    Args:
+        hide: A half, the square in the centre, or half of all pixels at random.
+    """
+    import torch
+
+    from dvaepp import runs
+    from dvaepp.data import subset
+    from dvaepp.evaluation.hidden import hidden_log_likelihood, seen_pixels
+    from dvaepp.reporting.images import save_grid
+
+    if rows < 1:
+        raise UsageError(f"--rows must be at least 1, got {rows}")
+    trained = runs.load(run, device=_device(device))
+    dataset = runs.dataset_of(trained.recipe, data_dir)
+    x = dataset.images(split, subset(len(dataset.split(split)), rows)).to(trained.device, trained.dtype)
+    generator = torch.Generator(device).manual_seed(0)
+    seen = seen_pixels(hide, x.shape[1:], torch.Generator("cpu").manual_seed(0)).to(x.device)
+    found = trained.inpaint(x, seen, generator, num_samples=completions, num_rounds=rounds, num_proposals=proposals)
+    shown = [trained.shown(images) for images in (x, *found.samples, found.mean)]
+    shown.insert(1, torch.where(seen, shown[0], 0.5))
+    save_grid(torch.stack(shown, 1).flatten(0, 1), len(shown), out)
+    print(f"wrote {out}: image, what is seen of it, {completions} completions, their mean")
+    print(f"the latents moved in {found.moved:.0%} of the rounds")
+    if bool(((x == 0) | (x == 1)).all()):
+        alone = trained.sample(1000, generator).mean(0)
+        given = [hidden_log_likelihood(mean, x, seen).mean().item() for mean in (found.mean, alone)]
+        print(
+            f"hidden pixels: {given[0]:.1f} nat an image by the means given the seen ones, {given[1]:.1f} without them"
+        )
+
+
 def recipes(debug: Debug = False) -> None:
     """What can be trained."""
     from inspect import getdoc, signature
@@ -678,6 +727,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "decompress": decompress,
     "sample": sample,
     "reconstruct": reconstruct,
+    "inpaint": inpaint,
     "recipes": recipes,
     "show": show,
     "data": data,

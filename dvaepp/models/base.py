@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from dvaepp.errors import UsageError
 from dvaepp.estimators.base import RelaxedTarget
+from dvaepp.models.inpainting import Latents
 from dvaepp.models.noise import BatchNoise
 from dvaepp.models.summary import Row, count, modules
 from dvaepp.priors.base import BoltzmannPrior
@@ -139,6 +140,27 @@ class Model(nn.Module, ABC):
         if self.boltzmann is None:
             raise NotImplementedError(f"{type(self).__name__} must say how its prior is sampled")
         return self.boltzmann.sample(n, generator)
+
+    def draw_latents(self, x: Tensor, generator: torch.Generator | None) -> Latents:
+        """ℓ ~ q(ℓ|x) in the binary limit: this and the next four methods are what `inpainting` asks for."""
+        raise UsageError(f"{type(self).__name__} cannot complete images: it does not say how its latents are drawn")
+
+    def latent_log_weight(self, x: Tensor, latents: Latents) -> Tensor:
+        """log p(ℓ) p(x|ℓ) / q(ℓ|x), (rows,), up to log Z."""
+        raise UsageError(f"{type(self).__name__} cannot complete images: it does not weigh its latents")
+
+    def redraw(self, x: Tensor, seen: Tensor, latents: Latents, generator: torch.Generator | None) -> Tensor:
+        """x with its hidden pixels drawn; a decoder whose pixels depend on each other takes the seen ones as given."""
+        drawn = self.decode(torch.cat(latents, -1), generator, mean=False)
+        return torch.where(seen, x, drawn)
+
+    def log_seen(self, x: Tensor, seen: Tensor, latents: Latents) -> Tensor:
+        """log of what the seen pixels add to the chance of the hidden ones; 0 where pixels are independent given ℓ."""
+        return x.new_zeros(len(x))
+
+    def expected_pixels(self, x: Tensor, latents: Latents) -> Tensor:
+        """The mean of each pixel given ℓ."""
+        return self.decode(torch.cat(latents, -1))
 
     def kl_names(self) -> list[str]:
         """Names of the rows of `Terms.kl`: a Boltzmann prior has one for all its units."""

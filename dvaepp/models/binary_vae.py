@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dvaepp.kernels import bernoulli
 from dvaepp.models.base import LogWeights, Model, Smoothings, Terms
+from dvaepp.models.inpainting import Latents
 from dvaepp.models.latents import smoothed
 from dvaepp.models.likelihoods import Likelihood
 from dvaepp.models.noise import BatchNoise
@@ -135,6 +136,18 @@ class BinaryVAE(Model):
 
     def shown(self, images: Tensor) -> Tensor:
         return self.likelihood.shown(images)
+
+    def draw_latents(self, x: Tensor, generator: torch.Generator | None) -> Latents:
+        noise = BatchNoise(generator, x.device, dtype=self.dtype)
+        rho = [noise.uniform(len(x), size) for size in self.group_sizes]
+        return self.posterior(x, rho, Binary(validate_args=False)).zeta
+
+    def latent_log_weight(self, x: Tensor, latents: Latents) -> Tensor:
+        context = self.context(x)
+        log_w = self.log_likelihood(x, latents) + self.prior.unnormalized_log_prob(torch.cat(latents, -1))
+        for a, (encoder, z) in enumerate(zip(self.encoders, latents, strict=True)):
+            log_w = log_w - bernoulli.log_prob(z, encoder(context, *latents[:a]))
+        return log_w
 
     def sample_code(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         return self.prior.sample(n, generator)

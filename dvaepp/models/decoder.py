@@ -99,17 +99,22 @@ class Decoder(nn.Module):
                 self.inputs.append(residual(likelihood.channels, [f"{input_filters}{resize}"], generator))
                 width += input_filters
 
-    def forward(self, features: Tensor, x: Tensor) -> Tensor:
-        """log p(x|ζ, h) of padded images, (rows,)."""
+    def forward(self, features: Tensor, x: Tensor, scored: Tensor | None = None) -> Tensor:
+        """log p(x|ζ, h) of padded images, (rows,); of the pixels `scored` (rows, height, width) alone, if given."""
         features = self.context(features)
         if not self.conditional:
             parameters = self.canvas.crop(self._last(features))
-            return self.likelihood.log_prob(parameters, self.canvas.crop(x)).flatten(1).sum(1)
+            log_prob = self.likelihood.log_prob(parameters, self.canvas.crop(x))
+            if scored is not None:
+                log_prob = log_prob * self.canvas.crop(scored)
+            return log_prob.flatten(1).sum(1)
         total = x.new_zeros(len(x))
         for index, scale in enumerate(self.canvas.scales):
             features = self.upsamples[index - 1](features) if index > 0 else features
             here = self.canvas.at(x, scale)
             log_prob = self.likelihood.log_prob(self.heads[index](elu(features)), here)
+            if scored is not None:
+                log_prob = log_prob * self.canvas.at(scored, scale)
             total = total + (log_prob * self.canvas.new(index)).flatten(1).sum(1)
             if scale != self.canvas.size:
                 features = torch.cat([features, self.inputs[index](here)], 1)
@@ -121,21 +126,33 @@ class Decoder(nn.Module):
         parameters: Tensor = self.heads[-1](elu(features))
         return parameters
 
-    def generate(self, features: Tensor, generator: torch.Generator | None, mean: bool = True) -> Tensor:
+    def generate(
+        self,
+        features: Tensor,
+        generator: torch.Generator | None,
+        mean: bool = True,
+        known: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
         """Images (rows, channels, height, width): a sample of p(x|ζ, h), or with `mean` one to look at.
 
         A mean image shows means where no pixel depends on another: everywhere with an unconditional decoder, and at the
         finest scale of a conditional one. Its coarser scales show the pixels that were drawn there, because the finer
         ones have seen those: a mean in their place would belong to another image.
+
+        `known` are padded images and where their pixels are seen: these are put in place of what would be drawn.
         """
         features = self.context(features)
         if not self.conditional:
-            return self.canvas.crop(self._pixels(self._last(features), generator, mean))
+            pixels = self._pixels(self._last(features), generator, mean)
+            return self.canvas.crop(pixels if known is None else torch.where(known[1], known[0], pixels))
         image = features.new_zeros(len(features), self.likelihood.channels, self.canvas.size, self.canvas.size)
         for index, scale in enumerate(self.canvas.scales):
             features = self.upsamples[index - 1](features) if index > 0 else features
             finest = scale == self.canvas.size
             pixels = self._pixels(self.heads[index](elu(features)), generator, mean and finest)
+            if known is not None:
+                given, seen = (self.canvas.at(part, scale) for part in known)
+                pixels = torch.where(seen, given, pixels)
             here = self.canvas.at(image, scale)  # a view
             here += self.canvas.new(index) * pixels
             if not finest:

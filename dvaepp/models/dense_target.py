@@ -9,7 +9,7 @@ from torch.nn.functional import softplus
 
 from dvaepp.priors.base import BoltzmannPrior
 from dvaepp.priors.directed import Directed
-from dvaepp.priors.family import Prior
+from dvaepp.priors.family import DirectedPrior, Prior
 
 
 @runtime_checkable
@@ -52,7 +52,9 @@ class DenseTarget:
         return _log_bernoulli(self.x, self.model.likelihood_parameters([torch.cat(list(z), -1)]))
 
     def prior_logits(self, z: Sequence[Tensor]) -> list[Tensor]:
-        assert isinstance(self.model.prior, Directed)
+        assert isinstance(self.model.prior, DirectedPrior)
+        if not isinstance(self.model.prior, Directed):
+            return self.model.prior.logits(z)
         later = [net(torch.cat(list(z[: a + 1]), -1)) for a, net in enumerate(self.model.prior.networks)]
         return [self.model.prior.first_logits, *later]
 

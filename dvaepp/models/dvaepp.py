@@ -18,10 +18,11 @@ from dvaepp.models import likelihoods
 from dvaepp.models.base import LogWeights, Model, Smoothings, Terms
 from dvaepp.models.decoder import Canvas, Decoder
 from dvaepp.models.dvaepp_summary import rows
+from dvaepp.models.inpainting import Latents
 from dvaepp.models.latents import LATENTS, Drawn, Latent
 from dvaepp.models.local import LocalNetworks
 from dvaepp.models.noise import BatchNoise
-from dvaepp.models.sources import Encoded, Posterior, Prior, Source, TopDown
+from dvaepp.models.sources import Encoded, Known, KnownPosterior, Posterior, Prior, Source, TopDown
 from dvaepp.models.summary import Row, count
 from dvaepp.networks.norm import BatchNorm
 from dvaepp.networks.residual import factor, parse, residual
@@ -219,15 +220,45 @@ class DVAE(Model):
 
         def draw(k: int) -> Tensor:
             q = Posterior(self, encoded.repeated(k), noise, smoothing, exact=True)
-            drawn = self.top_down(q, k * len(x))
-            log_w = self.decoder(drawn.features, self.canvas.pad(x).repeat(k, 1, 1, 1))
-            log_w = self._with_code(log_w, q, [group.scored for group in drawn.zeta])
-            latent = self.local_latent
-            for mine, prior, group in zip(q.local_parameters, self.local_priors(drawn), drawn.h, strict=True):
-                log_w = log_w + latent.log_prob(prior, group.scored) - latent.log_prob(mine, group.scored)
-            return log_w.reshape(k, len(x))
+            return self._log_weight(self.canvas.pad(x).repeat(k, 1, 1, 1), q).reshape(k, len(x))
 
         return draw
+
+    def _log_weight(self, x: Tensor, q: Posterior) -> Tensor:
+        """log w of padded images and the latents that q gives, (rows,), up to log Z."""
+        drawn = self.top_down(q, len(x))
+        log_w = self.decoder(drawn.features, x)
+        log_w = self._with_code(log_w, q, [group.scored for group in drawn.zeta])
+        latent = self.local_latent
+        for mine, prior, group in zip(q.local_parameters, self.local_priors(drawn), drawn.h, strict=True):
+            log_w = log_w + latent.log_prob(prior, group.scored) - latent.log_prob(mine, group.scored)
+        return log_w
+
+    def draw_latents(self, x: Tensor, generator: torch.Generator | None) -> Latents:
+        noise = BatchNoise(generator, self.device, dtype=self.dtype)
+        drawn = self.top_down(Posterior(self, self.features(x), noise, None, exact=True), len(x))
+        return [group.value for group in [*drawn.zeta, *drawn.h]]
+
+    def latent_log_weight(self, x: Tensor, latents: Latents) -> Tensor:
+        noise = BatchNoise(None, self.device, dtype=self.dtype)
+        q = KnownPosterior(self, self.features(x), noise, Known(latents, len(self.group_sizes)))
+        return self._log_weight(self.canvas.pad(x), q)
+
+    def redraw(self, x: Tensor, seen: Tensor, latents: Latents, generator: torch.Generator | None) -> Tensor:
+        known = self.canvas.pad(x), self.canvas.pad(seen)
+        return self.decoder.generate(self._features_of(latents), generator, mean=False, known=known)
+
+    def log_seen(self, x: Tensor, seen: Tensor, latents: Latents) -> Tensor:
+        """log Π p(x_i|ℓ, coarser pixels) over seen pixels i: a conditional decoder's depends on the hidden ones."""
+        scored = self.canvas.pad(seen[:, 0]).to(x)
+        return self.decoder(self._features_of(latents), self.canvas.pad(x), scored)
+
+    def expected_pixels(self, x: Tensor, latents: Latents) -> Tensor:
+        """The mean of each pixel given ℓ; x itself where pixels depend on each other and have no mean by themselves."""
+        return x if self.decoder.conditional else self.decoder.generate(self._features_of(latents), None)
+
+    def _features_of(self, latents: Latents) -> Tensor:
+        return self.top_down(Known(latents, len(self.group_sizes)), len(latents[0])).features
 
     def _with_code(self, log_w: Tensor, q: Posterior, z: Sequence[Tensor]) -> Tensor:
         """Add log p(z) - log q(z|x), for a Boltzmann prior up to log Z."""

@@ -4,13 +4,12 @@ The encoder reads x - mean(train); the decoder's logits are offset by the fixed 
 model already has the right grey.
 """
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from dvaepp.errors import UsageError
 from dvaepp.estimators.base import RelaxedTarget
 from dvaepp.models.base import LogWeights, Smoothings
 from dvaepp.models.binary_vae import BinaryVAE
@@ -18,16 +17,15 @@ from dvaepp.models.dense_target import DenseTarget
 from dvaepp.models.dense_weights import CHUNK, ROWS, DenseWeights
 from dvaepp.models.likelihoods import BernoulliPixels
 from dvaepp.networks.dense import Dense
-from dvaepp.priors.directed import Directed
-from dvaepp.priors.family import Prior
-from dvaepp.priors.rbm import RBM
+from dvaepp.priors import MEMBERS, Prior
 
 
 class FeedForward(BinaryVAE):
     """A VAE with groups of binary latent units.
 
-    `prior`: "rbm", whose sides are the two halves of all units, or "directed", p(z_a|ζ_<a) by a network like the
-    encoder's (the first group has a free logit per unit). `centered_code` feeds the decoder 2ζ - 1 (Sec. 7.1).
+    `prior` names a member of `dvaepp.priors` with its `prior_options`: e.g. "rbm", whose sides are the two halves of
+    all units, or "directed", whose networks are like the encoder's. `centered_code` feeds the decoder 2ζ - 1
+    (Sec. 7.1).
     """
 
     rows_at_once = ROWS
@@ -42,7 +40,8 @@ class FeedForward(BinaryVAE):
         group_sizes: Sequence[int],
         *,
         hidden: Sequence[int] = (),
-        prior: Literal["rbm", "directed"] = "rbm",
+        prior: str = "rbm",
+        prior_options: Mapping[str, Any] | None = None,
         batch_norm: bool = True,
         centered_code: bool = False,
         generator: torch.Generator | None = None,
@@ -56,14 +55,8 @@ class FeedForward(BinaryVAE):
         before = [sum(group_sizes[:a]) for a in range(len(group_sizes))]
         encoders = [dense(pixels + n, size) for n, size in zip(before, group_sizes, strict=True)]
         decoder = dense(units, pixels)
-        made: Prior
-        if prior == "rbm":
-            if units < 2:
-                raise UsageError(f"an RBM prior needs at least 2 units, got {units}")
-            made = RBM(units // 2, units - units // 2)
-        else:
-            later = list(zip(before, group_sizes, strict=True))[1:]
-            made = Directed(group_sizes, [dense(n, size) for n, size in later])
+        member: Any = MEMBERS[prior]
+        made: Prior = member.for_groups(group_sizes, dense, **(prior_options or {}))
         super().__init__(
             encoders,
             decoder,

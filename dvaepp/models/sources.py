@@ -92,6 +92,35 @@ class Posterior:
         return Drawn(value, value)
 
 
+class Known:
+    """Given values of all latents as a source."""
+
+    def __init__(self, values: Sequence[Tensor], num_global: int) -> None:
+        self.zeta, self.h = values[:num_global], values[num_global:]
+
+    def global_group(self, before: Sequence[Tensor]) -> Drawn:
+        return Drawn(self.zeta[len(before)], self.zeta[len(before)])
+
+    def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn:
+        return Drawn(self.h[len(before)], self.h[len(before)])
+
+
+class KnownPosterior(Posterior):
+    """The parameters of q(ℓ|x) along given values of all latents, in the binary limit."""
+
+    def __init__(self, model: Hierarchy, encoded: Encoded, noise: BatchNoise, known: Known) -> None:
+        super().__init__(model, encoded, noise, None, exact=True)
+        self.known = known
+
+    def global_group(self, before: Sequence[Tensor]) -> Drawn:
+        super().global_group(before)
+        return self.known.global_group(before)
+
+    def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn:
+        super().local_group(up, before)
+        return self.known.local_group(up, before)
+
+
 class Prior:
     """p(h|ζ) as a source, after given global values."""
 

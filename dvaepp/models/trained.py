@@ -10,6 +10,7 @@ from dvaepp.errors import UsageError
 from dvaepp.log_partition import LogPartition, log_partition
 from dvaepp.models.base import Model
 from dvaepp.models.importance import log_likelihood
+from dvaepp.models.inpainting import Inpainted, inpaint
 
 
 class Trained(nn.Module):
@@ -81,6 +82,45 @@ class Trained(nn.Module):
     def sample_code(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Global units of the prior, (n, units); a Boltzmann prior is sampled by parallel tempering."""
         return self.model.sample_code(n, generator)
+
+    @torch.no_grad()
+    def inpaint(
+        self,
+        x: Tensor,
+        seen: Tensor,
+        generator: torch.Generator | None = None,
+        *,
+        num_samples: int = 8,
+        num_rounds: int = 200,
+        num_proposals: int = 8,
+    ) -> Inpainted:
+        """Images x (batch, ...pixels) with the pixels where `seen` is false drawn from p(x_hidden | x_seen).
+
+        `seen` is boolean, of the shape of x or of one image; what x holds at hidden pixels is ignored. Returns
+        `samples` (num_samples, batch, channels, height, width), their `mean`, and how often the latents `moved`: more
+        rounds and more proposals bring the samples nearer to the posterior (`models/inpainting.py` has the chain).
+
+        >>> found = model.inpaint(x, seen_pixels("bottom", (1, 28, 28)))
+        """
+        x = self._images(x)
+        if seen.dtype != torch.bool or seen.numel() not in (x.numel(), x[0].numel()):
+            raise ValueError(
+                f"seen must be a boolean mask of shape {tuple(x.shape)} or {tuple(x.shape[1:])}, "
+                f"got {seen.dtype} of shape {tuple(seen.shape)}"
+            )
+        seen = seen.to(self.device).reshape(-1, *x.shape[1:]).expand_as(x)
+        if bool((seen != seen[:, :1]).any()):
+            raise ValueError("seen must be the same in all channels of a pixel")
+        return inpaint(
+            self.model,
+            torch.where(seen, x, 0),
+            seen,
+            start=self.sample(num_samples * len(x), generator, mean=False).to(self.dtype),
+            num_samples=num_samples,
+            num_rounds=num_rounds,
+            num_proposals=num_proposals,
+            generator=generator,
+        )
 
     def log_likelihood(self, x: Tensor, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
         """Importance-weighted log p(x) in the binary limit, (batch,); log Z is estimated once."""

@@ -54,6 +54,11 @@ class BoltzmannPrior(Prior):
 
     kind: ClassVar[Kind] = "undirected"
 
+    @classmethod
+    def num_couplings(cls, num_units: int) -> int:
+        """Numbers that the couplings of so many units are stored in, for the count of memory."""
+        return num_units * num_units
+
     @abstractmethod
     def energy(self, z: Tensor) -> Tensor:
         """E(z), shape (...)."""

@@ -103,14 +103,11 @@ def _two_colours(linked: Linked) -> list[list[int]] | None:
 def _greedy_colours(linked: Linked) -> list[list[int]]:
     """Each unit joins the first block it is not coupled to."""
     colours: list[list[int]] = []
-    taken: list[Linked] = []  # units each block is coupled to
+    reached = np.zeros_like(linked)  # (units, blocks): which blocks a unit is coupled to
     for unit in np.argsort(-linked.sum(1), kind="stable").tolist():
-        for colour, reached in zip(colours, taken, strict=True):
-            if not reached[unit]:
-                colour.append(unit)
-                reached |= linked[unit]
-                break
-        else:
-            colours.append([unit])
-            taken.append(linked[unit].copy())
+        first = int(np.argmin(reached[unit]))  # a block that is not there yet is free
+        if first == len(colours):
+            colours.append([])
+        colours[first].append(unit)
+        reached[linked[unit], first] = True
     return [sorted(colour) for colour in colours]

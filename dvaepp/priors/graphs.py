@@ -30,8 +30,10 @@ def coupling_mask(graph: Any, num_units: int) -> Tensor:
     networkx graph, or a dimod model. A graph whose nodes are not 0 ... units - 1 has its nodes numbered in its own
     order.
     """
-    if graph is None or isinstance(graph, str):
-        return _from_edges(named(graph or "complete", num_units), num_units)
+    if graph is None or isinstance(graph, str) and graph == "complete":
+        return _from_matrix(torch.ones(num_units, num_units, dtype=torch.bool, device="cpu"), num_units)
+    if isinstance(graph, str):
+        return _from_edges(named(graph, num_units), num_units)
     if isinstance(graph, np.ndarray):
         graph = torch.from_numpy(graph)
     if isinstance(graph, Tensor):

@@ -39,6 +39,10 @@ class RBM(BoltzmannPrior):
             raise UsageError(f"an RBM prior needs at least 2 units, got {units}")
         return cls(units // 2, units - units // 2)
 
+    @classmethod
+    def num_couplings(cls, num_units: int) -> int:
+        return (num_units // 2) * (num_units - num_units // 2)
+
     def extra_repr(self) -> str:
         return f"{self.num_left}, {self.num_right}"
 

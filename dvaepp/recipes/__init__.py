@@ -11,11 +11,12 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from dvaepp.errors import UsageError
-from dvaepp.recipes import smoothing
+from dvaepp.recipes import prior, smoothing
 from dvaepp.recipes.schema import Recipe
 
 KINDS = ("feedforward", "convolutional")
-NAME = "smoothing.name"
+FAMILIES: dict[str, Any] = {"smoothing": smoothing, "model.prior": prior}
+"""Sections that are a member of a family: its name decides which fields there are. Each module knows its family."""
 
 __all__ = ["Recipe", "build", "differences", "functions", "names", "override"]
 
@@ -68,39 +69,53 @@ def override(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
 
 def _overridden(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
     tree = recipe.model_dump(mode="json")
-    # The smoothing's name comes before its parameters, in whatever order they were given: it decides which there are.
-    for path, text in sorted(
-        map(_pair, overrides), key=lambda pair: pair[0].startswith("smoothing.") and pair[0] != NAME
-    ):
-        if path == NAME:
-            tree["smoothing"] = _member(tree["smoothing"], _value(path, text))
-            continue
-        if path.startswith("smoothing."):
-            _open(tree["smoothing"], path)
+    # A member's name comes before its parameters, in whatever order they were given: it decides which there are.
+    for path, text in sorted(map(_pair, overrides), key=_is_parameter):
         *sections, last = path.split(".")
-        node: Any = tree
-        for key in sections:
-            node = node.get(key) if isinstance(node, dict) else None
+        family = _family(path)
+        if family and isinstance(section := _node(tree, family.split(".")), dict):
+            if path == f"{family}.name":
+                *above, place = family.split(".")
+                _node(tree, above)[place] = _member(FAMILIES[family], section, _value(path, text))
+                continue
+            _open(FAMILIES[family], section, path.removeprefix(f"{family}."))
+        node = _node(tree, sections)
         if not isinstance(node, dict) or last not in node:
             raise UsageError(f"recipe has no field {_short(path)}{_nearest(path, list(_leaves(tree)))}")
         node[last] = _value(path, text)
     return _checked(lambda: Recipe.model_validate(tree))
 
 
-def _member(section: Any, name: Any) -> dict[str, Any]:
-    """The section of another smoothing, with its own defaults: parameters of the one before mean nothing to it."""
-    if isinstance(section, dict) and section.get("name") == name:
+def _is_parameter(pair: tuple[str, str]) -> bool:
+    return bool(_family(pair[0])) and not pair[0].endswith(".name")
+
+
+def _family(path: str) -> str:
+    """The section of a family that a path leads into, or nothing."""
+    return next((section for section in FAMILIES if path.startswith(f"{section}.")), "")
+
+
+def _node(tree: Any, keys: Sequence[str]) -> Any:
+    """What a tree holds under these keys; None where there is nothing."""
+    for key in keys:
+        tree = tree.get(key) if isinstance(tree, dict) else None
+    return tree
+
+
+def _member(family: Any, section: dict[str, Any], name: Any) -> dict[str, Any]:
+    """The section of another member, with its own defaults: parameters of the one before mean nothing to it."""
+    if section.get("name") == name:
         return section
-    return {"name": name, **(smoothing.defaults(name) if smoothing.known(name) else {})}
+    return {"name": name, **(family.defaults(name) if family.known(name) else {})}
 
 
-def _open(section: Any, path: str) -> None:
-    """Refuse a parameter that the smoothing does not have; a number gets a start and an end where one is changed."""
-    if not isinstance(section, dict) or not smoothing.known(section.get("name")):
+def _open(family: Any, section: dict[str, Any], path: str) -> None:
+    """Refuse a parameter that the member does not have; a number gets a start and an end where one is changed."""
+    if not family.known(section.get("name")):
         return  # refused when the whole is checked
-    _, parameter, *inside = path.split(".")
-    if parameter not in smoothing.defaults(section["name"]):
-        raise UsageError(smoothing.unknown(section["name"], parameter))
+    parameter, *inside = path.split(".")
+    if parameter not in family.defaults(section["name"]):
+        raise UsageError(family.unknown(section["name"], parameter))
     value = section.setdefault(parameter, None)
     if inside in (["start"], ["end"]) and isinstance(value, float | int):
         section[parameter] = {"start": value, "end": value}

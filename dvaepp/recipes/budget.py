@@ -51,9 +51,9 @@ def cost(recipe: Recipe, image_shape: Sequence[int] | None = None) -> Cost:
     size = 8 if recipe.training.precision == "float64" else 4
     undirected = model.undirected
     if undirected:
-        left, right = units // 2, units - units // 2
-        tally.parameters["units"] += left * right + units
-        tally.stored["units"] += COPIES * (left * right + units) + COUPLINGS * units * units
+        numbers = model.num_couplings + units
+        tally.parameters["units"] += numbers
+        tally.stored["units"] += COPIES * numbers + COUPLINGS * units * units
     return Cost(
         tally.parameters.total(),
         size * tally.stored.total(),
@@ -167,7 +167,7 @@ def _feedforward(recipe: Recipe, model: FeedForwardConfig, pixels: int) -> _Tall
     for earlier, size in zip(before, model.groups, strict=True):
         dense(pixels + earlier, size)
     dense(sum(model.groups), pixels)
-    if model.prior == "directed":
+    if not model.undirected:  # as if each group but the first had a network: other directed priors are smaller
         tally.add("groups", model.groups[0], TOUCHED * model.groups[0])
         for earlier, size in list(zip(before, model.groups, strict=True))[1:]:
             dense(earlier, size)

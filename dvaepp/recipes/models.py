@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from dvaepp.recipes.prior import PriorConfig
 from dvaepp.recipes.section import Section
 
 if TYPE_CHECKING:
@@ -33,6 +34,11 @@ class ModelConfig(Section):
     @abstractmethod
     def undirected(self) -> bool:
         """Whether its prior is a Boltzmann machine, with chains and a log Z."""
+
+    @property
+    @abstractmethod
+    def num_couplings(self) -> int:
+        """Numbers that the couplings of an undirected prior are stored in; 0 of a directed one."""
 
     @property
     @abstractmethod
@@ -87,13 +93,17 @@ class FeedForwardConfig(ModelConfig):
     kind: Literal["feedforward"] = "feedforward"
     groups: Annotated[tuple[Units, ...], Field(min_length=1, max_length=64)] = (200,)
     hidden: Annotated[tuple[Units, ...], Field(max_length=16)] = ()
-    prior: Literal["rbm", "directed"] = "rbm"
+    prior: PriorConfig = PriorConfig()
     batch_norm: bool = True
     centered_code: bool = False
 
     @property
     def undirected(self) -> bool:
-        return self.prior == "rbm"
+        return self.prior.kind == "undirected"
+
+    @property
+    def num_couplings(self) -> int:
+        return self.prior.num_couplings(sum(self.groups))
 
     @property
     def unit_groups(self) -> list[int]:
@@ -108,8 +118,6 @@ class FeedForwardConfig(ModelConfig):
         return "bernoulli"
 
     def check_training(self, training: "TrainingConfig", estimated: bool) -> None:
-        if self.undirected and sum(self.groups) < 2:
-            raise ValueError("model.groups: an RBM prior needs at least 2 units")
         if self.hidden and self.batch_norm and training.batch_size * training.importance_samples < 2:
             raise ValueError("training.batch_size must be at least 2 where hidden layers have batch norm")
 
@@ -131,7 +139,8 @@ class FeedForwardConfig(ModelConfig):
             train_mean,
             self.groups,
             hidden=self.hidden,
-            prior=self.prior,
+            prior=self.prior.name,
+            prior_options=self.prior.options,
             batch_norm=self.batch_norm,
             centered_code=self.centered_code,
             generator=generator,
@@ -180,6 +189,10 @@ class ConvolutionalConfig(ModelConfig):
     @property
     def undirected(self) -> bool:
         return self.global_kind == "rbm"
+
+    @property
+    def num_couplings(self) -> int:
+        return PriorConfig().num_couplings(self.global_units) if self.undirected else 0
 
     @property
     def unit_groups(self) -> list[int]:

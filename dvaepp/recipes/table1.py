@@ -8,6 +8,7 @@ defaults are 5e-4 and 6 -> 16.
 
 from typing import Any, Literal
 
+from dvaepp.recipes.prior import PriorConfig
 from dvaepp.recipes.schema import (
     Annealed,
     DataConfig,
@@ -42,7 +43,7 @@ def _recipe(
         model=FeedForwardConfig(
             groups=(200,) * within("layers", layers, 64),
             hidden=() if linear else (200, 200),
-            prior="directed",
+            prior=PriorConfig.of("directed"),
             batch_norm=False,
             centered_code=True,
         ),

@@ -6,6 +6,7 @@ on kernels. β was cross-validated over {5, 6, 8, 10}; our defaults are the valu
 
 from typing import Literal
 
+from dvaepp.recipes.prior import PriorConfig
 from dvaepp.recipes.schema import (
     ChainsConfig,
     DataConfig,
@@ -36,6 +37,7 @@ def _recipe(
     linear: bool,
     beta: float | None,
     seed: int,
+    prior: PriorConfig | None = None,
 ) -> Recipe:
     layers = within("layers", layers, 64)
     mnist = "mnist" in dataset
@@ -50,7 +52,7 @@ def _recipe(
         model=FeedForwardConfig(
             groups=(200,) * layers,
             hidden=() if linear else (200, 200),
-            prior="rbm" if objective in ("boltzmann", "rolfe") else "directed",
+            prior=prior or PriorConfig.of("rbm" if objective in ("boltzmann", "rolfe") else "directed"),
         ),
         smoothing=SmoothingConfig.of("spike_exponential" if spike else "exponential", beta=beta),
         optimizer=OptimizerConfig(
@@ -74,6 +76,19 @@ def rbm(
 ) -> Recipe:
     """Table 2, the paper's own column: an RBM prior, overlapping smoothing and the KL of Sec. 5."""
     return _recipe("table2.rbm", "boltzmann", dataset, layers, linear, beta, seed)
+
+
+def bm(
+    dataset: str = "mnist_static",
+    layers: int = 1,
+    linear: bool = True,
+    beta: float | None = None,
+    seed: int = 0,
+    graph: str = "complete",
+) -> Recipe:
+    """Beside Table 2: a general Boltzmann machine (Sec. 5, "general BMs") on a graph, e.g. graph=king."""
+    prior = PriorConfig.of("boltzmann_machine", graph=graph)
+    return _recipe("table2.bm", "boltzmann", dataset, layers, linear, beta, seed, prior)
 
 
 def rolfe(

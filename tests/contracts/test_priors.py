@@ -326,7 +326,7 @@ def test_the_joint_kl_averages_log_ratios_over_enumerated_z(make: Make) -> None:
 
 def test_objectives_refuse_the_other_kind_of_prior() -> None:
     one = [torch.zeros(1, 2)]
-    with pytest.raises(ValueError, match="'joint' does not train an undirected prior: boltzmann or rolfe does"):
+    with pytest.raises(ValueError, match="'joint' does not train an undirected prior: boltzmann or rolfe"):
         prior_kl("joint", RBM(1, 1), one, one, Exponential(8.0))
-    with pytest.raises(ValueError, match="'rolfe' does not train a directed prior: joint or marginal does"):
+    with pytest.raises(ValueError, match="'rolfe' does not train a directed prior: joint or marginal"):
         prior_kl("rolfe", Factorial([2]), one, one, Exponential(8.0))

@@ -40,6 +40,12 @@ def test_own_data_page_says_what_it_prints(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out.strip() in (ROOT / "docs/own_data.md").read_text()
 
 
+def test_page_on_priors() -> None:
+    names = _run("docs/priors.md")
+    assert abs(names["estimate"].value - names["exact"].value) < 5 * names["estimate"].standard_error
+    assert (names["rest"][:, :5] == 1).all() and names["marginals"].shape == (20,)
+
+
 def test_paper_map_names_what_exists() -> None:
     """Every `file.py::test` in the map is a test, and every dotted name an attribute."""
     text = (ROOT / "docs/paper_map.md").read_text()

@@ -249,7 +249,7 @@ def test_training_refuses_data_of_another_kind_before_it_writes_anything(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dvaepp.recipes.schema.Data.load", lambda *_: _dataset(likelihood, shape))
+    monkeypatch.setattr("dvaepp.recipes.schema.DataConfig.load", lambda *_: _dataset(likelihood, shape))
     recipe = recipes.build("table3.rbm", [f"dataset={dataset}", "size=small"])
     with pytest.raises(UsageError, match=message):
         train(recipe, tmp_path / "run", say=lambda line: None)
