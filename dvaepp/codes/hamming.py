@@ -31,7 +31,15 @@ QUERIES_AT_ONCE = 1024
 
 
 class Neighbours(NamedTuple):
-    """For every query the k nearest codes, nearest first: distances and row numbers, each (queries, k)."""
+    """For every query the k nearest codes, nearest first: distances and row numbers, each (queries, k).
+
+    Choose it by field, or unpack it: distances, then indices.
+
+    >>> index = HammingIndex(4)
+    >>> index.add([[0, 0, 0, 1], [1, 1, 1, 1]])
+    >>> index.search([[1, 1, 1, 0]], k=1).indices.tolist()
+    [[1]]
+    """
 
     distances: npt.NDArray[Any]
     indices: Integers
@@ -40,10 +48,13 @@ class Neighbours(NamedTuple):
 class HammingIndex:
     """Codes of `num_bits` bits, to be searched for the nearest to a query.
 
-    Use it for up to some tens of millions of codes, where exact search takes milliseconds:
+    Choose it for up to some tens of millions of codes, where exact search takes milliseconds.
 
-        index = HammingIndex(64); index.add(model.encode(images).bool())
-        distances, indices = index.search(model.encode(queries).bool(), k=10)
+    >>> index = HammingIndex(64)
+    >>> index.add(torch.zeros(10, 64).bool())  # model.encode(images).bool()
+    >>> distances, indices = index.search(torch.ones(1, 64).bool(), k=3)
+    >>> distances.tolist()
+    [[64, 64, 64]]
     """
 
     def __init__(self, num_bits: int) -> None:

@@ -39,29 +39,59 @@ __all__ = [
 
 
 def names() -> list[str]:
-    """The data sets that can be loaded by name."""
+    """The data sets that can be loaded by name.
+
+    Choose it to see what `load` and `data.name` of a recipe take.
+
+    >>> "mnist_static" in names()
+    True
+    """
     return sorted(_members())
 
 
 def describe(name: str) -> str:
-    """One line on a data set: the first of its file."""
+    """One line on a data set: the first of its file.
+
+    Choose it for a line to show beside a name.
+
+    >>> describe("cifar10")
+    'CIFAR-10 (Krizhevsky 2009), 32x32 colour; validation = last 5000 of train.'
+    """
     return (_member(name).__doc__ or "").partition("\n")[0]
 
 
 def image_shape(name: str) -> tuple[int, int, int]:
-    """Channels, height and width of a data set's images, without reading them."""
+    """Channels, height and width of a data set's images, without reading them.
+
+    Choose it to build a model before the data is there.
+
+    >>> image_shape("cifar10")
+    (3, 32, 32)
+    """
     shape: tuple[int, int, int] = _member(name).SHAPE
     return shape
 
 
 def files(name: str) -> list[File]:
-    """The files of a data set, each with the forms that it may lie in."""
+    """The files of a data set, each with the forms that it may lie in.
+
+    Choose it to see what would be downloaded, and from where.
+
+    >>> [file.path for file in files("demo")]
+    ['demo/mnist_5k.csv.gz']
+    """
     needed: list[File] = _member(name).FILES
     return needed
 
 
 def sizes(name: str) -> tuple[int, int, int]:
-    """Training, validation and test images of a data set, without reading them."""
+    """Training, validation and test images of a data set, without reading them.
+
+    Choose it to plan steps before the data is there.
+
+    >>> sizes("cifar10")
+    (45000, 5000, 10000)
+    """
     found: tuple[int, int, int] = _member(name).SIZES
     return found
 
@@ -78,6 +108,11 @@ def load(
     """Load a data set by name, downloading what is missing; or, with `path`, images of one's own under that name.
 
     The other arguments say how images of one's own are read; `as_dataset` explains them.
+
+    Choose it for the data sets of the library; `as_dataset` takes data that is in memory.
+
+    >>> load("demo")
+    Dataset('demo', bernoulli, images (1, 28, 28), split 4000/500/500)
     """
     if path is not None:
         from dvaepp.data import own
@@ -98,7 +133,13 @@ def load(
 
 
 def obtain(name: str, data_dir: Path | str | None = None) -> list[store.Found]:
-    """The verified files of a data set, where they lie or downloaded into the cache; nothing is read of them yet."""
+    """The verified files of a data set, where they lie or downloaded into the cache; nothing is read of them yet.
+
+    Choose it to download and verify without reading.
+
+    >>> len(obtain("demo"))
+    1
+    """
     roots = store.folders(data_dir)
     found = []
     with store.permitted():
@@ -111,14 +152,26 @@ def obtain(name: str, data_dir: Path | str | None = None) -> list[store.Found]:
 
 
 def here(name: str, data_dir: Path | str | None = None) -> bool:
-    """Whether all files of a data set lie in the data folders, intact or not: `load` would download nothing."""
+    """Whether all files of a data set lie in the data folders, intact or not: `load` would download nothing.
+
+    Choose it to know beforehand whether `load` needs a network.
+
+    >>> here("demo")
+    True
+    """
     roots = store.folders(data_dir)
     with store.permitted():
         return all(store.held(file, roots) for file in _member(name).FILES)
 
 
 def stand_in(name: str, data_dir: Path | str | None = None) -> bool:
-    """Whether what lies here is a stand-in: other pixels than the published file's."""
+    """Whether what lies here is a stand-in: other pixels than the published file's.
+
+    Choose it before results are compared with published ones.
+
+    >>> stand_in("demo")
+    False
+    """
     roots = store.folders(data_dir)
     with store.permitted():
         return any(item.form.stand_in for file in _member(name).FILES for item in store.held(file, roots))
@@ -128,6 +181,11 @@ def fetch(name: str, data_dir: Path | str | None = None) -> list[Path]:
     """Download what is missing, altered or only there as a stand-in, into `data_dir` or the cache; return the paths.
 
     An altered file is mended in the folder it lies in, since that folder would be asked first.
+
+    Choose it to prepare a machine that will have no network.
+
+    >>> [path.name for path in fetch("demo")]
+    ['mnist_5k.csv.gz']
     """
     member = _member(name)
     roots = store.folders(data_dir)
@@ -142,7 +200,13 @@ def fetch(name: str, data_dir: Path | str | None = None) -> list[Path]:
 
 
 def check(name: str, data_dir: Path | str | None = None) -> list[Path]:
-    """Verify the files of a data set where they lie, hashing each again; return their paths. Downloads nothing."""
+    """Verify the files of a data set where they lie, hashing each again; return their paths. Downloads nothing.
+
+    Choose it where files may have been damaged since they were downloaded.
+
+    >>> [path.name for path in check("demo")]
+    ['mnist_5k.csv.gz']
+    """
     member = _member(name)
     roots = store.folders(data_dir)
     store.forget()

@@ -30,16 +30,34 @@ SEEDS = {"train": 0, "validation": 1, "test": 2}
 
 
 class DataError(OSError):
-    """A data file is missing, altered or unreadable; one line names it and the remedy."""
+    """A data file is missing, altered or unreadable; one line names it and the remedy.
+
+    Choose it in an `except` around `load`: something about the files has to be mended.
+
+    >>> issubclass(DataError, OSError)
+    True
+    """
 
 
 class NoNetwork(DataError):
-    """A file is missing, and none of its servers could be reached."""
+    """A file is missing, and none of its servers could be reached.
+
+    Choose it in an `except` around `load` to go on without a network, with another data set.
+
+    >>> issubclass(NoNetwork, DataError)
+    True
+    """
 
 
 @dataclass(frozen=True)
 class File:
-    """A data file by its path below a data folder, its digest ("sha256:..." or "md5:...") and where to get it."""
+    """A data file by its path below a data folder, its digest ("sha256:..." or "md5:...") and where to get it.
+
+    Choose it to name the files of a data set of your own, in a file of `dvaepp/data/`.
+
+    >>> File("mine/train.npy", "sha256:0123").forms[0].path
+    'mine/train.npy'
+    """
 
     path: str
     digest: str  # "": not checked; a file another package installed
@@ -164,7 +182,13 @@ def shuffled(size: int, seed: int = 0) -> Indices:
 
 
 def subset(size: int, limit: int | None, seed: int = 0) -> Indices:
-    """Sorted indices of `limit` images drawn without replacement: the first rows of a split may be of one class."""
+    """Sorted indices of `limit` images drawn without replacement: the first rows of a split may be of one class.
+
+    Choose it wherever some images of a split are wanted: the same ones in every run.
+
+    >>> len(subset(10_000, limit=100))
+    100
+    """
     if limit is not None and limit < 1:
         raise UsageError(f"a subset needs at least 1 image, not {limit}")
     if limit is None or limit >= size:

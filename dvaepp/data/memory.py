@@ -35,7 +35,9 @@ def as_dataset(
     test: Source | float | int = 0.1,
     name: str | None = None,
 ) -> Dataset:
-    """A data set from whatever holds the images; choose it to train on data that is in memory already.
+    """A data set from whatever holds the images.
+
+    Choose it to train on data of your own, in memory or in files; `load` takes the data sets of the library.
 
     `data` is a tensor or an array (n, height, width), (n, channels, height, width), (n, height, width, channels) or
     (n, numbers); a torch Dataset whose items are images, alone or before a label; a path; or the name of a data set of

@@ -4,7 +4,7 @@ Members are found by looking: a file in this folder that defines an `Estimator` 
 """
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dvaepp.estimators.base import Estimate, Estimator, RelaxedTarget, Target
 from dvaepp.registry import members
@@ -16,10 +16,23 @@ _classes = {member.__name__: member for member in MEMBERS.values()}
 __all__ = ["MEMBERS", "Estimate", "Estimator", "RelaxedTarget", "Target", *_classes]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _classes:
-        return _classes[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if TYPE_CHECKING:  # what a type checker cannot find by looking
+    from dvaepp.estimators.arm import ARM as ARM
+    from dvaepp.estimators.concrete import Concrete as Concrete
+    from dvaepp.estimators.disarm import DisARM as DisARM
+    from dvaepp.estimators.gumbel_rao import GumbelRao as GumbelRao
+    from dvaepp.estimators.muprop import MuProp as MuProp
+    from dvaepp.estimators.nvil import NVIL as NVIL
+    from dvaepp.estimators.rebar import REBAR as REBAR
+    from dvaepp.estimators.relax import RELAX as RELAX
+    from dvaepp.estimators.straight_through import StraightThrough as StraightThrough
+    from dvaepp.estimators.vimco import VIMCO as VIMCO
+else:
+
+    def __getattr__(name: str) -> object:
+        if name in _classes:
+            return _classes[name]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -14,7 +14,13 @@ from dvaepp.estimators.draws import antithetic_pairs, draw, log_q_from, surrogat
 
 
 class ARM(Estimator):
-    """Augment, reinforce, merge."""
+    """Augment, reinforce, merge.
+
+    Choose it for units of one layer where the decoder is not differentiable in z; `DisARM` is never noisier.
+
+    >>> ARM([4], 5).unbiased
+    True
+    """
 
     unbiased = True
 

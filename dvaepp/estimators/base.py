@@ -27,7 +27,13 @@ from dvaepp.errors import UsageError
 
 @runtime_checkable
 class Target(Protocol):
-    """The model seen by an estimator for one batch of x; z_a has shape (..., batch, units of layer a)."""
+    """The model seen by an estimator for one batch of x; z_a has shape (..., batch, units of layer a).
+
+    Choose it to give an estimator a model of your own: any object with these four members is one.
+
+    >>> sorted(name for name in vars(Target) if name in ("num_layers", "context", "logits", "log_joint"))
+    ['context', 'log_joint', 'logits', 'num_layers']
+    """
 
     @property
     def num_layers(self) -> int: ...
@@ -48,7 +54,13 @@ class Target(Protocol):
 
 @runtime_checkable
 class RelaxedTarget(Target, Protocol):
-    """A target with a directed prior, taken apart; only `concrete` asks for it."""
+    """A target with a directed prior, taken apart; only `concrete` asks for it.
+
+    Choose it where `Concrete` is to train your model: it asks for likelihood and prior apart.
+
+    >>> hasattr(RelaxedTarget, "log_likelihood") and hasattr(RelaxedTarget, "prior_logits")
+    True
+    """
 
     def log_likelihood(self, z: Sequence[Tensor]) -> Tensor:
         """log p(x|z), (..., batch)."""
@@ -58,7 +70,13 @@ class RelaxedTarget(Target, Protocol):
 
 
 class Estimate(NamedTuple):
-    """One estimate, per example; to train, step on (own_loss - surrogate.mean()).backward()."""
+    """One estimate, per example; to train, step on (own_loss - surrogate.mean()).backward().
+
+    Choose it to read what `Estimator.estimate` returns: step on the surrogate, and report the bound.
+
+    >>> Estimate(surrogate=torch.zeros(3), bound=torch.ones(3), own_loss=None).bound
+    tensor([1., 1., 1.])
+    """
 
     surrogate: Tensor
     """(batch,): its gradient is the estimate, of a bound to be maximised; its number means nothing."""
@@ -73,6 +91,11 @@ class Estimator(nn.Module, ABC):
 
     `layer_sizes` are the units of each layer and `context_size` the features of `Target.context`: every member takes
     these two, so that a recipe builds any of them, and options of its own by keyword.
+
+    Choose it as the base of an estimator of your own; a recipe takes any member by the stem of its file.
+
+    >>> isinstance(DisARM([4], 5), Estimator)
+    True
     """
 
     unbiased: ClassVar[bool]
@@ -88,6 +111,9 @@ class Estimator(nn.Module, ABC):
             )
         self.layer_sizes = list(layer_sizes)
         self.context_size = context_size
+
+    def extra_repr(self) -> str:
+        return f"layer_sizes={self.layer_sizes}, context_size={self.context_size}"
 
     @abstractmethod
     def estimate(self, target: Target, generator: torch.Generator | None) -> Estimate:

@@ -22,7 +22,13 @@ from dvaepp.numerics import uniform
 
 
 class Concrete(Estimator):
-    """Relaxed posterior and prior at one temperature."""
+    """Relaxed posterior and prior at one temperature.
+
+    Choose it for a baseline that trains the relaxed model; its bound is not that of binary units.
+
+    >>> Concrete([4], 5, temperature=0.5).unbiased
+    False
+    """
 
     unbiased = False
     needs_relaxed_target = True

@@ -20,7 +20,13 @@ from dvaepp.numerics import uniform
 
 
 class GumbelRao(Estimator):
-    """z forward, the mean slope of its Concrete relaxations backward."""
+    """z forward, the mean slope of its Concrete relaxations backward.
+
+    Choose it for straight-through slopes with less noise, where a bias is acceptable.
+
+    >>> GumbelRao([4], 5, num_draws=10).unbiased
+    False
+    """
 
     unbiased = False
     needs_relaxed_target = True

@@ -21,7 +21,13 @@ from dvaepp.estimators.draws import draw, log_q_from, surrogate
 
 
 class NVIL(Estimator):
-    """The score function with an input-dependent baseline and a running mean per layer."""
+    """The score function with an input-dependent baseline and a running mean per layer.
+
+    Choose it where the decoder is not differentiable in z, and one evaluation a step is all there is.
+
+    >>> NVIL([4], 5).unbiased
+    True
+    """
 
     unbiased = True
     running_mean: Tensor

@@ -35,7 +35,13 @@ from dvaepp.numerics import Evaluation
 
 
 class REBAR(Estimator):
-    """Relaxed control variate with learned scale η and temperature λ."""
+    """Relaxed control variate with learned scale η and temperature λ.
+
+    Choose it for the least noise among Table 1's unbiased estimators; it needs a decoder for relaxed z.
+
+    >>> REBAR([4], 5).unbiased
+    True
+    """
 
     unbiased = True
     needs_relaxed_target = True

@@ -16,7 +16,13 @@ from dvaepp.estimators.draws import Layer, draw, log_q_from
 
 
 class StraightThrough(Estimator):
-    """z forward, μ backward."""
+    """z forward, μ backward.
+
+    Choose it for the cheapest gradient, where a bias is acceptable.
+
+    >>> StraightThrough([4], 5).unbiased
+    False
+    """
 
     unbiased = False
     needs_relaxed_target = True

@@ -19,7 +19,13 @@ from dvaepp.estimators.draws import draw, log_q_from, surrogate
 
 
 class VIMCO(Estimator):
-    """K samples with leave-one-out baselines."""
+    """K samples with leave-one-out baselines.
+
+    Choose it to train the K-sample bound with binary units.
+
+    >>> VIMCO([4], 5, num_samples=5).unbiased
+    True
+    """
 
     unbiased = True
 

@@ -32,7 +32,13 @@ def ais(
     num_temperatures: int = 1000,
     show_progress: bool | None = None,
 ) -> LogPartition:
-    """Estimate log Z with `num_temperatures` steps, equally spaced from β = 0 to 1."""
+    """Estimate log Z with `num_temperatures` steps, equally spaced from β = 0 to 1.
+
+    Choose it as a check of `tempering`, or where a machine is too large for a ladder of temperatures in memory.
+
+    >>> ais(RBM(2, 2), torch.Generator().manual_seed(0), num_chains=64, num_temperatures=10).method
+    'ais'
+    """
     if num_chains < 2 or num_temperatures < 1:
         raise UsageError(
             f"ais needs num_chains >= 2 and num_temperatures >= 1, got {num_chains} and {num_temperatures}"

@@ -38,7 +38,13 @@ def log_likelihood(
 
 
 def streamed_log_mean(draw: Callable[[int], Tensor], num_samples: int, per_block: int) -> Tensor:
-    """log 1/K Σ_k w_k of K = `num_samples` log weights, float64; draw(k) returns the next k of them, (k, batch)."""
+    """log 1/K Σ_k w_k of K = `num_samples` log weights, float64; draw(k) returns the next k of them, (k, batch).
+
+    Choose it for log means of more weights than fit into memory.
+
+    >>> streamed_log_mean(lambda k: torch.zeros(k, 3), num_samples=1000, per_block=100).shape
+    torch.Size([3])
+    """
     if num_samples < 1:
         raise ValueError(f"num_samples must be at least 1, got {num_samples}")
     running: Tensor | None = None

@@ -31,6 +31,11 @@ class Quantized(NamedTuple):
     """`codes` of zeros and ones, their smoothed `zeta`, both in the layout of the features, and the `loss`, a scalar.
 
     The loss is the KL per site in nats, averaged over sites; add it to yours with a weight.
+
+    Choose it by field: `zeta` goes on to the decoder, and the loss into yours.
+
+    >>> BinaryQuantizer(dim=4, bits=3)(torch.randn(5, 4)).codes.shape
+    torch.Size([5, 3])
     """
 
     codes: Tensor
@@ -39,11 +44,13 @@ class Quantized(NamedTuple):
 
 
 class BinaryQuantizer(nn.Module):
-    """Features with `dim` channels to codes of `bits` bits; use it where a VQ or lookup-free quantiser would stand.
+    """Features with `dim` channels to codes of `bits` bits.
 
     Features are (batch, ..., dim), or images (batch, dim, height, width): four or more dimensions count as channels
     first, unless `channel_first` says otherwise. `smoothing` is any overlapping one (default `Exponential(8.)`),
     `prior` any over `bits` units (default: independent units with learned logits).
+
+    Choose it where a VQ or lookup-free quantiser would stand.
 
     >>> quantizer = BinaryQuantizer(dim=32, bits=10)
     >>> codes, zeta, loss = quantizer(torch.randn(2, 32, 8, 8))

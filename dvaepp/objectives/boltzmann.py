@@ -30,6 +30,13 @@ def boltzmann_kl(
     by `smoothing`, one for all groups or one for each.
     `log_z`: for training `prior.log_z_surrogate(chains)`, whose gradient is right and whose number is not; for a number
     an estimate of log Z. The last group's ζ does not enter: its ν is averaged out.
+
+    Choose it to train with a Boltzmann prior and overlapping units: the paper's bound, with the least noise.
+
+    >>> smoothing, logits = Exponential(8.0), torch.zeros(5, 4)
+    >>> zeta = smoothing.sample(logits, torch.rand(5, 4))
+    >>> boltzmann_kl(RBM(2, 2), [logits], [zeta], smoothing, log_z=log_partition(RBM(2, 2)).value).shape
+    torch.Size([5])
     """
     check_samples(logits, zeta)
     groups = list(zip(logits, zeta, for_groups(smoothing, len(logits)), strict=True))

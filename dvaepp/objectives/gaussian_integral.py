@@ -33,10 +33,12 @@ def gaussian_integral_log_prior(
 ) -> Tensor:
     """log p(ζ) for ζ|z ~ N(z, (W + I/s²)⁻¹) with s the `scale` of `smoothing`, shape (batch,); exact.
 
-    Use it in place of `relaxed_log_prior` where couplings are weak against 1/s²: nothing is iterated or bounded.
     `zeta` is (batch, units); `log_z` is that of the binary prior, as for `boltzmann_kl`.
 
-    >>> gaussian_integral_log_prior(RBM(100, 100), zeta, Gaussian(40**-0.5), log_z)
+    Choose it in place of `relaxed_log_prior` where couplings are weak against 1/s²: nothing is iterated or bounded.
+
+    >>> gaussian_integral_log_prior(RBM(2, 2), torch.rand(5, 4), Gaussian(0.2), log_partition(RBM(2, 2)).value).shape
+    torch.Size([5])
     """
     beta = _beta(smoothing)
     quadratic = beta * (zeta * zeta).sum(-1) + prior.num_units * math.log(2 * math.pi / beta)
@@ -52,7 +54,14 @@ def gaussian_integral_kl(
     *,
     path_only: bool = True,
 ) -> Tensor:
-    """log q(ζ|x) - log p(ζ) at one sample, shape (batch,); arguments as for `relaxed_kl`."""
+    """log q(ζ|x) - log p(ζ) at one sample, shape (batch,); arguments as for `relaxed_kl`.
+
+    Choose it to train with that prior.
+
+    >>> logits, zeta = torch.zeros(5, 4), Gaussian(0.2).sample(torch.zeros(5, 4), torch.rand(5, 4))
+    >>> gaussian_integral_kl(RBM(2, 2), [logits], [zeta], Gaussian(0.2), log_z=0.0).shape
+    torch.Size([5])
+    """
     check_samples(logits, zeta)
     beta, q = _beta(smoothing), torch.cat(list(logits), -1)
     q, joined = q.detach() if path_only else q, torch.cat(list(zeta), -1)

@@ -25,12 +25,23 @@ def joint(logits: Sequence[Tensor], prior_logits: Sequence[Tensor]) -> Tensor:
 
     `logits[a]` (batch, units of group a) are those of q, `prior_logits[a]` those of p, which broadcast against them:
     the first group's may be a parameter (units,). Posterior logits may be infinite, prior logits are finite.
+
+    Choose it for a directed prior where p and q are compared as binary units; `marginal` is tighter.
+
+    >>> joint([torch.zeros(5, 4)], [torch.zeros(4)])
+    tensor([0., 0., 0., 0., 0.])
     """
     return joint_per_group(logits, prior_logits).sum(0)
 
 
 def joint_per_group(logits: Sequence[Tensor], prior_logits: Sequence[Tensor]) -> Tensor:
-    """The terms of `joint`, shape (groups, batch)."""
+    """The terms of `joint`, shape (groups, batch).
+
+    Choose it where `kl_balance` weighs groups, or to see which of them is used.
+
+    >>> joint_per_group([torch.zeros(5, 4), torch.zeros(5, 2)], [torch.zeros(4), torch.zeros(2)]).shape
+    torch.Size([2, 5])
+    """
     check_prior_logits(logits, prior_logits)
     return torch.stack([_bernoulli_kl(q, p).sum(-1) for q, p in zip(logits, prior_logits, strict=True)])
 

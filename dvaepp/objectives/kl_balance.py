@@ -14,6 +14,11 @@ def kl_balance(kl: Tensor, epsilon: float = 0.1) -> Tensor:  # App. H
 
     A Monte-Carlo KL may average below zero on a batch, where the KL itself cannot: such a group counts as zero, so that
     no weight turns negative.
+
+    Choose it in the warm-up of models with many groups, so that none of them is left unused (App. H).
+
+    >>> kl_balance(torch.ones(2, 5))
+    tensor([1., 1.])
     """
     if kl.dim() != 2 or 0 in kl.shape:
         raise ValueError(f"kl must have shape (groups >= 1, batch >= 1), got {tuple(kl.shape)}")

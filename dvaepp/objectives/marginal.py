@@ -36,6 +36,13 @@ def marginal(
     leaves the score out of the gradient: right and less noisy where the KL enters the loss linearly. Log-likelihood
     minus this is the log weight that `importance_weighted` takes; the logarithm of a mean is not linear and needs the
     score.
+
+    Choose it for a directed prior and overlapping units: z is summed out of both sides (App. D).
+
+    >>> smoothing, logits = Exponential(8.0), torch.zeros(5, 4)
+    >>> zeta = smoothing.sample(logits, torch.rand(5, 4))
+    >>> marginal([logits], [torch.zeros(4)], [zeta], smoothing).shape
+    torch.Size([5])
     """
     return marginal_per_group(logits, prior_logits, zeta, smoothing, path_only=path_only).sum(0)
 
@@ -48,7 +55,15 @@ def marginal_per_group(
     *,
     path_only: bool = False,
 ) -> Tensor:
-    """The terms of `marginal`, shape (groups, batch)."""
+    """The terms of `marginal`, shape (groups, batch).
+
+    Choose it where `kl_balance` weighs groups, or to see which of them is used.
+
+    >>> smoothing, logits = Exponential(8.0), torch.zeros(5, 4)
+    >>> zeta = smoothing.sample(logits, torch.rand(5, 4))
+    >>> marginal_per_group([logits], [torch.zeros(4)], [zeta], smoothing).shape
+    torch.Size([1, 5])
+    """
     check_prior_logits(logits, prior_logits)
     check_samples(logits, zeta)
     groups = zip(logits, prior_logits, zeta, for_groups(smoothing, len(logits)), strict=True)

@@ -47,6 +47,13 @@ def prior_kl(
     """One sample of the KL, (1, batch) of an undirected prior and (groups, batch) of a directed one.
 
     `log_z` is as for `boltzmann_kl` and ignored by a directed prior; `path_only` is as for `marginal`.
+
+    Choose it in code that takes any prior: it calls the objective of this name, and refuses one that does not fit.
+
+    >>> smoothing, logits = Exponential(8.0), torch.zeros(5, 4)
+    >>> zeta = smoothing.sample(logits, torch.rand(5, 4))
+    >>> prior_kl("marginal", Factorial([4]), [logits], [zeta], smoothing).shape
+    torch.Size([1, 5])
     """
     check_objective(objective, prior.kind)
     each = for_groups(smoothing, len(zeta))

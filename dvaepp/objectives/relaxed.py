@@ -54,8 +54,10 @@ def relaxed_log_prior(
     `zeta` is (batch, units), or one tensor per group; `smoothing` is one for all units or one for each group. `log_z`
     is as for `boltzmann_kl`: an estimate for a number; the gradient of `prior.log_z_surrogate(chains)` for training.
 
-    >>> prior, smoothing = RBM(100, 100), PowerLaw(40.0)
-    >>> relaxed_log_prior(prior, zeta, smoothing, log_partition(prior).value)
+    Choose it where importance weights are wanted with a Boltzmann prior: it gives ζ itself a density.
+
+    >>> relaxed_log_prior(RBM(2, 2), torch.rand(5, 4), PowerLaw(40.0), log_partition(RBM(2, 2)).value).shape
+    torch.Size([5])
     """
     groups = [zeta] if isinstance(zeta, Tensor) else list(zeta)
     each = for_groups(smoothing, len(groups))
@@ -81,6 +83,13 @@ def relaxed_kl(
     `logits[a]` (batch, units of group a) are those of q(z_a|x, ζ_<a), `zeta[a]` the sample drawn with them, not
     detached. `path_only` is as for `marginal`: True for a bound of one sample, False where this is part of a weight of
     `importance_weighted`.
+
+    Choose it to train such a model; `boltzmann_kl` has less noise where no importance weights are needed.
+
+    >>> smoothing, logits = Exponential(8.0), torch.zeros(5, 4)
+    >>> zeta = smoothing.sample(logits, torch.rand(5, 4))
+    >>> relaxed_kl(RBM(2, 2), [logits], [zeta], smoothing, log_z=0.0).shape
+    torch.Size([5])
     """
     check_samples(logits, zeta)
     each = for_groups(smoothing, len(zeta))

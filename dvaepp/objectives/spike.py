@@ -37,6 +37,12 @@ def rolfe_kl(prior: BoltzmannPrior, logits: Sequence[Tensor], zeta: Sequence[Ten
     `logits[a]` (batch, units of group a) are those of q(z_a | x, ζ_<a), `zeta[a]` the sample drawn with them, and later
     logits depend on it with its gradient; `zeta` itself is read for z = 1[ζ > 0] only. `log_z` as for `boltzmann_kl`.
     Value and gradients, to the posterior and to the prior, are unbiased. The last group's ζ does not enter.
+
+    Choose it only to compare with Rolfe (2016), whose units have a spike.
+
+    >>> logits, zeta = torch.zeros(5, 4), SpikeExponential(5.0).sample(torch.zeros(5, 4), torch.rand(5, 4))
+    >>> rolfe_kl(RBM(2, 2), [logits], [zeta], log_z=0.0).shape
+    torch.Size([5])
     """
     check_samples(logits, zeta)
     nu = [_step(group, s) for group, s in zip(logits[:-1], zeta[:-1], strict=True)]

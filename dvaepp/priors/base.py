@@ -25,7 +25,13 @@ SAMPLING_SWEEPS = 300  # tempered sweeps from independent units to samples of a 
 
 
 class Couplings(NamedTuple):
-    """All biases (units,) and the symmetric coupling matrix (units, units) with zero diagonal."""
+    """All biases (units,) and the symmetric coupling matrix (units, units) with zero diagonal.
+
+    Choose it to read a machine's energy as a matrix, whatever its own parameters are.
+
+    >>> RBM(2, 3).couplings().matrix.shape
+    torch.Size([5, 5])
+    """
 
     bias: Tensor
     matrix: Tensor
@@ -50,7 +56,13 @@ class BlockForm(NamedTuple):
 
 
 class BoltzmannPrior(Prior):
-    """What every Boltzmann machine can do; z has shape (..., units)."""
+    """What every Boltzmann machine can do; z has shape (..., units).
+
+    Choose it as the base of an undirected prior of your own: a member states its couplings and its blocks.
+
+    >>> isinstance(RBM(2, 2), BoltzmannPrior), isinstance(Factorial([4]), BoltzmannPrior)
+    (True, False)
+    """
 
     kind: ClassVar[Kind] = "undirected"
 

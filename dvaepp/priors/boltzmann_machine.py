@@ -21,10 +21,13 @@ class BoltzmannMachine(BoltzmannPrior):
 
     `weight` is a square parameter of which only the part above the diagonal, inside the graph, takes part. Units are
     sampled in blocks from a colouring of the graph; a complete graph leaves one unit at a time, vectorised over chains.
-    Use it where an RBM's two sides do not suit the problem or the annealer; a sparse graph samples much faster.
 
-    >>> BoltzmannMachine(64, graph="king")
-    >>> BoltzmannMachine(3, graph=[(0, 1), (1, 2)])
+    Choose it where an RBM's two sides do not suit the problem or the annealer; a sparse graph samples much faster.
+
+    >>> BoltzmannMachine(64, graph="king").sample(5).shape
+    torch.Size([5, 64])
+    >>> BoltzmannMachine(3, graph=[(0, 1), (1, 2)]).num_units
+    3
     """
 
     mask: Tensor

@@ -28,6 +28,11 @@ def to_bqm(prior: BoltzmannPrior) -> "dimod.BinaryQuadraticModel":
     """The prior's energy over variables 0 .. units-1, in that order, vartype BINARY; `.spin` of it is the Ising form.
 
     The prior is the Boltzmann distribution of this energy at inverse temperature 1. Couplings that are zero are kept.
+
+    Choose it to hand a trained prior to dimod, an annealer or any solver of quadratic binary problems.
+
+    >>> to_bqm(RBM(2, 2)).num_variables
+    4
     """
     prior.check()
     bias, matrix = (p.detach().cpu().double() for p in prior.couplings())
@@ -39,7 +44,13 @@ def to_bqm(prior: BoltzmannPrior) -> "dimod.BinaryQuadraticModel":
 
 
 def from_bqm(bqm: "dimod.BinaryQuadraticModel") -> BoltzmannMachine:
-    """A machine with the model's energy up to its constant; units in the order of `bqm.variables`, float64."""
+    """A machine with the model's energy up to its constant; units in the order of `bqm.variables`, float64.
+
+    Choose it to estimate log Z of a dimod model, or to sample it, as of any Boltzmann machine.
+
+    >>> from_bqm(to_bqm(RBM(2, 2))).num_units
+    4
+    """
     binary = bqm.change_vartype(_dimod().BINARY, inplace=False)
     position = {variable: k for k, variable in enumerate(binary.variables)}
     units = len(position)

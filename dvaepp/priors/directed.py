@@ -9,11 +9,13 @@ from dvaepp.priors.family import DirectedPrior, Network, check_groups, earlier_u
 
 
 class Directed(DirectedPrior):
-    """Use it where log p(z) must be known exactly, or to compare with a Boltzmann machine as Table 2 does.
+    """Groups in turn, p(z) = Π_a p(z_a|ζ_<a), each by a network of those before it.
+
+    Choose it where log p(z) must be known exactly, or to compare with a Boltzmann machine as Table 2 does.
 
     `networks[a]` takes the ζ of groups 0 ... a, one tensor each, and returns the logits of group a + 1.
 
-    >>> prior = Directed([4, 2], [nn.Linear(4, 2)])
+    >>> prior = Directed([4, 2], [torch.nn.Linear(4, 2)])
     >>> prior.log_prob(prior.sample(3)).shape
     torch.Size([3])
     """

@@ -9,7 +9,9 @@ from dvaepp.priors.family import DirectedPrior, Network
 
 
 class Factorial(DirectedPrior):
-    """Use it as the baseline that any structured prior has to beat; Table 3 calls it "Bernoulli".
+    """Independent units, p(z) = Π p(z_i).
+
+    Choose it as the baseline that any structured prior has to beat; Table 3 calls it "Bernoulli".
 
     >>> Factorial([4, 4]).sample(3).shape
     torch.Size([3, 8])

@@ -27,7 +27,13 @@ Network = Callable[[int, int], nn.Module]
 
 
 class Prior(nn.Module, ABC):
-    """p(z) over `num_units` binary units; z has shape (..., units), its groups side by side."""
+    """p(z) over `num_units` binary units; z has shape (..., units), its groups side by side.
+
+    Choose it to annotate code that takes any prior; `BoltzmannPrior` and `DirectedPrior` are the bases to build on.
+
+    >>> [prior.num_units for prior in (RBM(2, 2), Factorial([3]))]
+    [4, 3]
+    """
 
     kind: ClassVar[Kind]
     num_units: int
@@ -60,7 +66,13 @@ class Prior(nn.Module, ABC):
 
 
 class DirectedPrior(Prior):
-    """Π_a p(z_a|ζ_<a): a member states the logits of a group given those before, and everything else follows."""
+    """Π_a p(z_a|ζ_<a): a member states the logits of a group given those before, and everything else follows.
+
+    Choose it as the base of a directed prior of your own.
+
+    >>> Factorial([2, 2]).log_prob(torch.ones(3, 4)).shape
+    torch.Size([3])
+    """
 
     kind: ClassVar[Kind] = "directed"
 

@@ -21,6 +21,12 @@ class Chains(NamedTuple):
     """Persistent chains z (chains, units) and how many sweeps they have made; of many processes each has a `shard`.
 
     `hot` (chains, levels, units) are a tempered sampler's chains at higher temperatures, of which z is the last level.
+
+    Choose it to carry chains through a training loop of your own, with `samplers.pcd`.
+
+    >>> from dvaepp.samplers import pcd
+    >>> pcd.step(RBM(3, 3), pcd.init(RBM(3, 3), 10), num_sweeps=5).num_sweeps
+    5
     """
 
     z: Tensor
@@ -31,7 +37,13 @@ class Chains(NamedTuple):
 
 @dataclass(frozen=True)
 class Sampler(ABC):
-    """Draws the samples whose mean energy has the gradient of log Z (App. E)."""
+    """Draws the samples whose mean energy has the gradient of log Z (App. E).
+
+    Choose it as the base of a sampler of your own, which then drives training as `chains.sampler` of a recipe.
+
+    >>> isinstance(GibbsSampler(), Sampler)
+    True
+    """
 
     takes_shards: ClassVar[bool] = False
     """Whether the chains may be spread over many processes."""

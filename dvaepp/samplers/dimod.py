@@ -22,8 +22,11 @@ class DimodSampler(Sampler):
     far as it ends at β = 1 slowly enough: simulated annealing goes from `beta_range` 0.1 to 1 unless told otherwise.
     With a seed, as here, samples depend on the generator and the prior alone.
 
+    Choose it to train with an annealer, or with any sampler that speaks dimod (the extra `dwave`).
+
     >>> sampler = DimodSampler("SimulatedAnnealingSampler", options={"beta_range": [0.1, 1.0]})
-    >>> chains = pcd.step(prior, chains, generator, sampler=sampler)
+    >>> isinstance(sampler, Sampler)
+    True
     """
 
     sampler: Any = "SimulatedAnnealingSampler"

@@ -35,7 +35,11 @@ def gibbs(
     `values` at those in z: the chains then follow p(other units | clamped ones). One mask and one set of values for
     all chains are fastest: they make a smaller machine (`prior.given`).
 
-    >>> z = gibbs(prior, z, 100, generator, clamp=known, values=bits)
+    Choose it for samples of a prior that mixes well, and with `clamp` for samples given some of the units.
+
+    >>> z = gibbs(RBM(3, 3), torch.zeros(10, 6), num_sweeps=100, generator=torch.Generator().manual_seed(0))
+    >>> gibbs(RBM(3, 3), z, 100, clamp=torch.arange(6) < 3)[:, :3].equal(z[:, :3])
+    True
     """
     if num_sweeps < 1:
         raise UsageError(f"num_sweeps must be at least 1, got {num_sweeps}")
@@ -89,9 +93,13 @@ def _swept_given(
 
 @dataclass(frozen=True)
 class GibbsSampler(Sampler):
-    """Block Gibbs on persistent chains: the paper's choice, and the fastest for a prior that mixes.
+    """Block Gibbs on persistent chains.
 
-    >>> chains = pcd.step(prior, chains, generator, sampler=GibbsSampler())
+    Choose it first: it is the paper's choice, and the fastest for a prior that mixes.
+
+    >>> from dvaepp.samplers import pcd
+    >>> pcd.init(RBM(3, 3), 10, sampler=GibbsSampler()).z.shape
+    torch.Size([10, 6])
     """
 
     takes_shards: ClassVar[bool] = True

@@ -141,13 +141,17 @@ class Tempering:
 
 @dataclass(frozen=True)
 class TemperingSampler(Sampler):
-    """Parallel tempering on persistent ladders: for priors whose modes lie so far apart that Gibbs chains stay in one.
+    """Parallel tempering on persistent ladders.
 
     Every chain is a replica with `num_temperatures` levels, equally spaced from β = 0, where couplings are off and
     biases stay, to the prior itself. All levels persist from step to step, so that states need not travel from hot to
     cold within one step. A sweep costs `num_temperatures` times one of Gibbs.
 
-    >>> chains = pcd.init(prior, 100, generator, sampler=TemperingSampler(num_temperatures=8))
+    Choose it for priors whose modes lie so far apart that Gibbs chains stay in one.
+
+    >>> from dvaepp.samplers import pcd
+    >>> pcd.init(RBM(3, 3), 10, sampler=TemperingSampler(num_temperatures=8)).z.shape
+    torch.Size([10, 6])
     """
 
     num_temperatures: int = 8

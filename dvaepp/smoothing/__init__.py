@@ -4,7 +4,7 @@ Members are found by looking: a file in this folder that defines a `Smoothing` m
 """
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dvaepp.registry import members
 from dvaepp.smoothing.base import Overlapping, Smoothing
@@ -16,10 +16,21 @@ _classes = {member.__name__: member for member in MEMBERS.values()}
 __all__ = ["MEMBERS", "Overlapping", "Smoothing", *_classes]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _classes:
-        return _classes[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if TYPE_CHECKING:  # what a type checker cannot find by looking
+    from dvaepp.smoothing.binary import Binary as Binary
+    from dvaepp.smoothing.concrete import Concrete as Concrete
+    from dvaepp.smoothing.exponential import Exponential as Exponential
+    from dvaepp.smoothing.gaussian import Gaussian as Gaussian
+    from dvaepp.smoothing.logistic import Logistic as Logistic
+    from dvaepp.smoothing.power_law import PowerLaw as PowerLaw
+    from dvaepp.smoothing.spike_exponential import SpikeExponential as SpikeExponential
+    from dvaepp.smoothing.uniform_exponential import UniformExponential as UniformExponential
+else:
+
+    def __getattr__(name: str) -> object:
+        if name in _classes:
+            return _classes[name]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -57,6 +57,11 @@ class Smoothing(ABC):
 
     `validate_args` works as in torch.distributions: None follows Python's `-O`; a training loop passes
     False and pays for no check of values. Shapes are always checked.
+
+    Choose it as the base of a smoothing of your own whose two densities do not overlap; a recipe takes any member.
+
+    >>> isinstance(Concrete(0.5), Smoothing), isinstance(Concrete(0.5), Overlapping)
+    (True, False)
     """
 
     validate_args: bool | None = field(default=None, kw_only=True, compare=False, repr=False)
@@ -227,6 +232,11 @@ class Overlapping(Smoothing):
 
     A member states r(ζ|0) alone: `log_density0`, `cdf0`, `sf0` and `moments0`. The other component is its mirror
     image, r(ζ|1) = r(2 center - ζ|0), so that F₁(ζ) = 1 - F₀(2 center - ζ).
+
+    Choose it as the base of a smoothing of your own: the bounds of Sec. 4 and 5 take any member.
+
+    >>> Exponential(8.0).log_ratio(torch.tensor([0.5])).item()  # ζ halfway says nothing about z
+    0.0
     """
 
     @property

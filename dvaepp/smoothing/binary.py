@@ -10,7 +10,13 @@ from dvaepp.smoothing.base import Smoothing
 
 @dataclass(frozen=True)
 class Binary(Smoothing):
-    """z = 1[ρ > 1-μ] as 0. and 1."""
+    """z = 1[ρ > 1-μ] as 0. and 1.
+
+    Choose it to evaluate in the binary limit; it passes no gradient to the logits.
+
+    >>> Binary().sample(torch.zeros(2), torch.tensor([0.2, 0.7]))
+    tensor([0., 1.])
+    """
 
     def _sample(self, logits: Tensor, rho: Tensor) -> Tensor:
         with torch.no_grad():

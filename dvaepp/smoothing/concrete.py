@@ -18,7 +18,13 @@ from dvaepp.types import Parameter, Units
 
 @dataclass(frozen=True)
 class Concrete(Smoothing):
-    """Binary Concrete with temperature λ > 0 (a number, or one value per unit; a tensor may require gradients)."""
+    """Binary Concrete with temperature λ > 0 (a number, or one value per unit; a tensor may require gradients).
+
+    Choose it to compare with the Gumbel relaxation, or where samples need second derivatives.
+
+    >>> Concrete(temperature=0.5).sample(torch.zeros(1), torch.tensor([0.5])).item()
+    0.5
+    """
 
     temperature: Parameter = 0.5
 

@@ -48,7 +48,15 @@ SHARP = 40.0  # above: 4 μ (1-μ) d may underflow in float32
 
 @dataclass(frozen=True)
 class Exponential(Overlapping):
-    """r(ζ|z) ∝ exp(-β |ζ - z|) on [0, 1]; β > 0 is a number or one value per unit."""
+    """r(ζ|z) ∝ exp(-β |ζ - z|) on [0, 1]; β > 0 is a number or one value per unit.
+
+    Choose it first: it is the paper's, has a closed inverse, and its entropy and KL are exact. Larger β is nearer to
+    binary units and has noisier gradients; 5 to 10 trains well.
+
+    >>> zeta = Exponential(beta=8.0).sample(logits=torch.zeros(2, 3), rho=torch.full((2, 3), 0.3))
+    >>> zeta.shape
+    torch.Size([2, 3])
+    """
 
     beta: Parameter = 8.0  # App. G
 

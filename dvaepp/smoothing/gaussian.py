@@ -22,7 +22,14 @@ from dvaepp.types import Parameter
 
 @dataclass(frozen=True)
 class Gaussian(Overlapping):
-    """Normal r(ζ|z) with mean z and standard deviation `scale` > 0 (a number, or one value per unit)."""
+    """Normal r(ζ|z) with mean z and standard deviation `scale` > 0 (a number, or one value per unit).
+
+    Choose it where a model wants normal noise around z, or for the exact relaxed prior of
+    `objectives.gaussian_integral_log_prior`.
+
+    >>> Gaussian(scale=0.2).log_density(torch.tensor([1.1]), z=1).shape
+    torch.Size([1])
+    """
 
     scale: Parameter = 0.2
 

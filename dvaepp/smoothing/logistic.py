@@ -38,7 +38,13 @@ SHARP = 40.0  # (loc1 - loc0) / s above which 4 ρ (1-ρ) e may underflow in flo
 
 @dataclass(frozen=True)
 class Logistic(Overlapping):
-    """Logistic r(ζ|z) with means loc0 < loc1 and a common scale s > 0 (numbers, or one value per unit)."""
+    """Logistic r(ζ|z) with means loc0 < loc1 and a common scale s > 0 (numbers, or one value per unit).
+
+    Choose it for units on the real line that still have a closed inverse; App. B compares it with the exponential.
+
+    >>> Logistic(scale=0.1).sample(torch.zeros(3), torch.full((3,), 0.3)).shape
+    torch.Size([3])
+    """
 
     scale: Parameter = 0.1
     loc0: Parameter = 0.0

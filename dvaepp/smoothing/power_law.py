@@ -24,7 +24,13 @@ from dvaepp.types import Parameter
 
 @dataclass(frozen=True)
 class PowerLaw(Overlapping):
-    """r(ζ|z) ∝ |ζ - z|^(1/β - 1); β > 1 is a number or one value per unit."""
+    """r(ζ|z) ∝ |ζ - z|^(1/β - 1); β > 1 is a number or one value per unit.
+
+    Choose it for units that are mostly near 0 or 1 and still have gradients far from them: its tails are the heaviest.
+
+    >>> PowerLaw(beta=40.0).sample(torch.zeros(3), torch.full((3,), 0.3)).shape
+    torch.Size([3])
+    """
 
     beta: Parameter = 30.0
 

@@ -21,7 +21,13 @@ from dvaepp.types import Parameter
 
 @dataclass(frozen=True)
 class SpikeExponential(Smoothing):
-    """Spike at 0 for z = 0, growing exponential for z = 1; β > 0 is a number or one value per unit."""
+    """Spike at 0 for z = 0, growing exponential for z = 1; β > 0 is a number or one value per unit.
+
+    Choose it only to compare with Rolfe (2016), through `objectives.rolfe_kl`: it has no density on its spike.
+
+    >>> SpikeExponential(beta=5.0).sample(torch.zeros(1), torch.tensor([0.2]))
+    tensor([0.])
+    """
 
     beta: Parameter = 5.0
 
