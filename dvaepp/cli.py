@@ -135,11 +135,43 @@ def _print_evaluation(result: dict[str, Any], as_json: bool) -> None:
         f"(K = {result['num_samples']}, {images}, {result['bits_per_dim']:.4f} bits per dimension)",
         flush=True,
     )
+    if average := result.get("average"):
+        log_z = f", log Z = {average['log_partition']['value']:.3f}" if average["log_partition"] else ""
+        print(f"averaged weights: log p(x) = {average['log_likelihood']:.2f}{log_z}", flush=True)
     if partition := result["log_partition"]:
         error = partition["standard_error"]
         print(f"log Z = {partition['value']:.3f} ± {error:.3f} ({partition['method']})", flush=True)
         for warning in partition["diagnostics"].get("warnings", []):
             to_stderr(f"warning: {warning}")
+
+
+def compare(
+    run: tyro.conf.Positional[RunDir],
+    other: tyro.conf.Positional[
+        Annotated[Path | None, tyro.conf.arg(metavar="OTHER", help="The run to compare with; default: RUN itself.")]
+    ] = None,
+    json: Annotated[bool, tyro.conf.arg(help="Print the result as JSON and nothing else on stdout.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Log-likelihoods of RUN minus those of OTHER, image by image, with the standard error of the mean difference. Both
+    have to be evaluated on the same images. Averaged weights of RUN are compared too, where it has them."""
+    from json import dumps
+
+    from dvaepp.evaluation import paired
+
+    mine, theirs = paired.read(run), paired.read(other or run)
+    weights = [name for name in mine.log_likelihood if other is not None or name != "trained"]
+    if not weights:
+        raise UsageError(f"{run} has no averaged weights to compare with its own: name another run")
+    found = {name: paired.difference(mine, theirs, name) for name in weights}
+    if json:
+        print(dumps({name: each._asdict() for name, each in found.items()}, indent=1))
+        return
+    for name, each in found.items():
+        print(
+            f"{name} weights of {run} - {other or run}: {each.value:+.3f} ± {each.standard_error:.3f} nats "
+            f"({each.num_images} images; ± {each.image_error:.3f} over images, the rest is log Z)"
+        )
 
 
 def encode(
@@ -720,6 +752,7 @@ def doctor(data_dir: DataDir = None, debug: Debug = False) -> None:
 COMMANDS: dict[str, Callable[..., Any]] = {
     "train": train,
     "evaluate": evaluate,
+    "compare": compare,
     "encode": encode,
     "index": index,
     "search": search,

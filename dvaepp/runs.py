@@ -1,7 +1,7 @@
 """Run directories: load a trained model, evaluate it, look at it."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from dvaepp import ranks
 from dvaepp.data import Dataset, subset
 from dvaepp.errors import UsageError, to_stderr
-from dvaepp.evaluation import log_likelihood
+from dvaepp.evaluation import log_likelihood, paired
 from dvaepp.evaluation import record as evaluations
 from dvaepp.evaluation.pieces import IMAGES_AT_ONCE, in_pieces
 from dvaepp.files import write_durably
@@ -23,6 +23,7 @@ from dvaepp.models.trained import Trained as Trained
 from dvaepp.progress import progress
 from dvaepp.recipes import budget
 from dvaepp.recipes.schema import Recipe
+from dvaepp.smoothing.base import Smoothing
 from dvaepp.training import checkpoint
 from dvaepp.training.same_data import check_same_data
 from dvaepp.training.schedules import smoothing_at
@@ -41,13 +42,23 @@ def read_recipe(run_dir: Path | str) -> Recipe:
 
 
 def load(
-    run_dir: Path | str, *, which: str = "best", device: str = "cpu", say: Callable[[str], None] | None = None
+    run_dir: Path | str,
+    *,
+    which: str = "best",
+    average: bool = False,
+    device: str = "cpu",
+    say: Callable[[str], None] | None = None,
 ) -> Trained:
-    """The model of a run: its best checkpoint by validation, or its `last`; if damaged, another one, and `say` so."""
+    """The model of a run: its best checkpoint by validation, or its `last`; if damaged, another one, and `say` so.
+
+    `average` takes the averaged weights in place of the trained ones, where the run has any (`training.average`).
+    """
     recipe = read_recipe(run_dir)
     saved = checkpoint.read(Path(run_dir) / "checkpoints", which, device, say or to_stderr)
+    if average and not checkpoint.under("average", saved.tensors):
+        raise UsageError(f"{run_dir} has no averaged weights: train with --set training.average=0.05")
     try:
-        return Trained(_model(recipe, saved).to(device), recipe, _record(saved))
+        return Trained(_model(recipe, saved, average).to(device), recipe, _record(saved))
     except (KeyError, TypeError, ValueError, RuntimeError, StopIteration) as error:
         reason = " ".join(str(error).split())[:200]
         raise OSError(f"the checkpoint in {run_dir} does not hold the model of its recipe.json: {reason}") from None
@@ -55,11 +66,12 @@ def load(
 
 def _record(saved: checkpoint.Checkpoint) -> dict[str, Any]:
     """What a checkpoint says of itself, with the digest that evaluations refer to."""
-    return {**saved.record, evaluations.DIGEST: saved.digest}
+    averaged = any(name.startswith("average.") for name in saved.tensors)
+    return {**saved.record, evaluations.DIGEST: saved.digest, "averaged": averaged}
 
 
-def _model(recipe: Recipe, saved: checkpoint.Checkpoint) -> Model:
-    weights = checkpoint.under("model", saved.tensors)
+def _model(recipe: Recipe, saved: checkpoint.Checkpoint, average: bool) -> Model:
+    weights = checkpoint.under("average" if average else "model", saved.tensors)
     shape = _image_shape(recipe, saved.record["image_shape"], weights)
     budget.check(recipe, shape)
     blank = torch.zeros(shape, dtype=torch.float32, device="cpu")
@@ -151,43 +163,27 @@ def evaluate(
 
     `num_samples` and `beta` ("inf" or "training") are the recipe's unless given. The result is handed to `show` as soon
     as it is there, before anything is written. Then it is added to `evaluations.jsonl`, and becomes `evaluation.json`
-    unless that holds a better one of the same model (see `evaluation.record`); `say` is told which. Raises
+    unless that holds a better one of the same model (see `evaluation.record`); `say` is told which. With it goes
+    `evaluation.npz`, the log-likelihoods image by image (see `evaluation.paired`). Averaged weights, where the run has
+    them, are evaluated too, with a log Z of their own, and stand under `average`. Raises
     NonFiniteResult and writes nothing where there is no finite result, and NotWritten where it cannot be written.
     """
     say = say or to_stderr
     trained = load(run_dir, device=device, say=say)
-    recipe, model = trained.recipe, trained.model
+    recipe = trained.recipe
     num_samples = recipe.evaluation.samples if num_samples is None else num_samples
     if num_samples < 1 or (limit is not None and limit < 1):
         raise UsageError(f"samples and limit must be at least 1, got {num_samples} and {limit}")
     dataset = dataset_of(recipe, data_dir)
     check_same_data(run_dir, trained.record, dataset, recipe.data)
-    _check_weights(run_dir, model)
     chosen = subset(len(dataset.split(split)), limit)
     x = dataset.images(split, chosen)
     beta = recipe.evaluation.beta if beta is None else beta
-    first = ranks.rank() == 0
-    log_z: LogPartition | None = None
-    if model.boltzmann is not None:
-        generator = torch.Generator(device).manual_seed(seed)
-        shown = show_progress if first else False
-        log_z = log_partition(model.boltzmann, "auto", generator, show_progress=shown, **log_z_options)
-        if log_z.method != "exact":  # bits of images are states that the prior should know
-            bits = trained.encode(x[:: math.ceil(len(x) / CHECKED_IMAGES)])
-            log_z = with_starts(model.boltzmann, log_z, bits, generator, shown)
     smoothing = None if beta == "inf" else smoothing_at(recipe.smoothing, 1.0)
-    value = ranks.from_first(log_z.value if log_z else 0.0)
-
-    def estimate(images: Tensor, generator: torch.Generator) -> Tensor:
-        images = images.to(model.dtype)
-        options = {"log_z": value, "smoothing": smoothing, "generator": generator}
-        return log_likelihood(model, images, num_samples, **options)[:, None]
-
-    with progress(f"log p(x), K = {num_samples}", len(x), show_progress if first else False) as advance:
-        estimates = in_pieces(x, estimate, seed=seed, device=device, advance=advance)[:, 0]
-    result = _result(estimates, log_z, x[0].numel())
-    _check_result(run_dir, estimates, result)
-    result = evaluations.strict(result) | {
+    first = ranks.rank() == 0
+    options = {"seed": seed, "show_progress": show_progress if first else False, **log_z_options}
+    measured, estimates = _measured(run_dir, trained, x, num_samples, smoothing, options)
+    result = measured | {
         "num_samples": num_samples,
         "num_images": len(x),
         "split": split,
@@ -199,12 +195,51 @@ def evaluate(
         "seed": recipe.training.seed,
         evaluations.DIGEST: trained.record[evaluations.DIGEST],
     }
+    each = {"trained": estimates}
+    if trained.record["averaged"]:
+        averaged = load(run_dir, average=True, device=device, say=say)
+        result["average"], each["averaged"] = _measured(run_dir, averaged, x, num_samples, smoothing, options)
     if first:
         try:
             show(result)
         finally:  # it may have taken hours: it is kept although nobody could be shown it
-            _keep(Path(run_dir), result, _evaluated(recipe, trained.record), say)
+            _keep(Path(run_dir), result, _evaluated(recipe, trained.record), chosen, each, say)
     return result
+
+
+def _measured(
+    run_dir: Path | str,
+    trained: Trained,
+    x: Tensor,
+    num_samples: int,
+    smoothing: Smoothing | Sequence[Smoothing] | None,
+    options: dict[str, Any],
+) -> tuple[dict[str, Any], Tensor]:
+    """The log-likelihood of one set of weights with its own log Z, as numbers and image by image."""
+    model, device = trained.model, str(trained.device)
+    seed, shown, log_z_options = options["seed"], options["show_progress"], dict(options)
+    del log_z_options["seed"]
+    _check_weights(run_dir, model)
+    log_z: LogPartition | None = None
+    if model.boltzmann is not None:
+        generator = torch.Generator(device).manual_seed(seed)
+        log_z = log_partition(model.boltzmann, "auto", generator, **log_z_options)
+        if log_z.method != "exact":  # bits of images are states that the prior should know
+            bits = trained.encode(x[:: math.ceil(len(x) / CHECKED_IMAGES)])
+            log_z = with_starts(model.boltzmann, log_z, bits, generator, shown)
+    value = ranks.from_first(log_z.value if log_z else 0.0)
+
+    def estimate(images: Tensor, generator: torch.Generator) -> Tensor:
+        images = images.to(model.dtype)
+        return log_likelihood(model, images, num_samples, log_z=value, smoothing=smoothing, generator=generator)[
+            :, None
+        ]
+
+    with progress(f"log p(x), K = {num_samples}", len(x), shown) as advance:
+        estimates = in_pieces(x, estimate, seed=seed, device=device, advance=advance)[:, 0]
+    result = _result(estimates, log_z, x[0].numel())
+    _check_result(run_dir, estimates, result)
+    return evaluations.strict(result), estimates
 
 
 class NotWritten(OSError):
@@ -218,9 +253,18 @@ class NonFiniteResult(ValueError):
     """A log-likelihood or a log Z is infinite or no number."""
 
 
-def _keep(folder: Path, result: dict[str, Any], model: evaluations.Evaluated, say: Callable[[str], None]) -> None:
+def _keep(
+    folder: Path,
+    result: dict[str, Any],
+    model: evaluations.Evaluated,
+    chosen: Tensor,
+    estimates: dict[str, Tensor],
+    say: Callable[[str], None],
+) -> None:
     try:
-        line = evaluations.keep(folder, result, model).line
+        kept, line = evaluations.keep(folder, result, model)
+        if kept is result:
+            paired.write(folder, result, chosen.cpu(), {name: each.cpu() for name, each in estimates.items()})
     except OSError as error:
         raise NotWritten(error) from None
     if line:

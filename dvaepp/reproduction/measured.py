@@ -46,11 +46,11 @@ def measured(cell: Cell, found: Sequence[Record], scale: float | None = None) ->
         return None
     best = max(map(_rank, mine))
     mine = [record for record in mine if _rank(record) == best]
-    values = [record.bits_per_dim if cell.in_bits else record.log_likelihood for record in mine]
-    first = mine[0]
-    error = first.standard_error
+    results = [record.average if cell.averaged and record.average else record for record in mine]
+    values = [result.bits_per_dim if cell.in_bits else result.log_likelihood for result in results]
+    first, error = mine[0], results[0].standard_error
     if cell.in_bits:
-        error *= first.bits_per_dim / abs(first.log_likelihood)
+        error *= results[0].bits_per_dim / abs(results[0].log_likelihood)
     spread = statistics.stdev(values) if len(values) > 1 else error
     name = first.dataset.removesuffix(" (stand-in)")
     subset = name in data.names() and first.num_images < data.sizes(name)[-1]

@@ -24,6 +24,16 @@ class Partition(BaseModel):
     method: str
 
 
+class Average(BaseModel):
+    """The same for the averaged weights of a run that has them."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+    log_likelihood: float
+    standard_error: float
+    bits_per_dim: float
+    log_partition: Partition | None
+
+
 class Record(BaseModel):
     """One cell, trained and evaluated once."""
 
@@ -50,6 +60,7 @@ class Record(BaseModel):
     selected_from: list[dict[str, Any]] = []
     validation: list[dict[str, Any]] = []
     note: str = ""
+    average: Average | None = None
 
     @property
     def file(self) -> str:
@@ -88,6 +99,7 @@ def of_run(
         standard_error=evaluation["standard_error"],
         bits_per_dim=evaluation["bits_per_dim"],
         log_partition=evaluation["log_partition"],
+        average=evaluation.get("average"),
         dataset=evaluation["dataset"],
         data_checksum=evaluation["data_checksum"],
         recipe_sha256=digest(recipe),

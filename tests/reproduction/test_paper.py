@@ -50,6 +50,17 @@ def test_a_run_that_two_tables_show_is_trained_once() -> None:
     assert missing == [(row, "caltech") for row in ("DVAE++", "without global units", "without KL balancing")]
 
 
+def test_relaxed_cells_stand_beside_table_2s_own() -> None:
+    cells = paper.cells("relaxed")
+    own = [cell for cell in paper.cells("table2") if cell.recipe == "table2.rbm"]
+    assert len(cells) == 7 * len(own) and [cell for cell in cells if cell.value is not None] == own
+    for cell in cells:
+        recipe = recipes.build(cell.recipe, cell.arguments)
+        assert recipe.training.steps == 1_000_000 and (recipe.training.average is not None) == cell.averaged
+    names = [cell.name for cell in plan.chosen_cells("relaxed", ["power_law*mnist*layers=2*linear=false"])]
+    assert names == [f"relaxed/power_law/dataset=mnist_static/layers=2/linear=false/samples={k}" for k in (1, 5)]
+
+
 def test_patterns_choose_cells() -> None:
     names = [cell.name for cell in plan.chosen_cells("table2", ["/rbm/*layers=2", "joint/dataset=omniglot/layers=1"])]
     assert len(names) == 4 + 2 and all("layers=2" in name or "joint" in name for name in names)
