@@ -1,5 +1,6 @@
 """From images as they were found to a data set: read by one rule, split, and told about in one line."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -79,7 +80,7 @@ def dataset(
         labels={split: found for split, found in labels.items() if found is not None},
         checksum=checksum,
         flat=part.flat,
-        summary=_summary(part, options, how, [len(images[split]) for split in SEEDS]),
+        summary=_summary(part, options, how, images, own=[split for split in SEEDS if split not in orders]),
     )
 
 
@@ -136,7 +137,7 @@ def _labels(labels: Tensor | None, order: Array | None) -> Tensor | None:
     return labels if labels is None or order is None else labels[torch.from_numpy(order)]
 
 
-def _summary(part: Part, options: Options, how: Reading, sizes: list[int]) -> str:
+def _summary(part: Part, options: Options, how: Reading, images: Mapping[str, Tensor | Mapped], own: list[str]) -> str:
     """For example "read 1200 RGB images 48x64 -> 32x32 (height x width), colours kept, split 960/120/120"."""
     colour = part.colour if part.colour is not None else len(part.images) * (part.images.shape[3] == 3)
     number = len(part.images)
@@ -150,7 +151,8 @@ def _summary(part: Part, options: Options, how: Reading, sizes: list[int]) -> st
     ]
     if isinstance(part.images, np.memmap):
         told.append("mapped from the file")
-    return ", ".join([*told, f"split {'/'.join(map(str, sizes))}"])
+    given = f", {' and '.join(own)} as given" if own else ""
+    return ", ".join([*told, f"split {'/'.join(str(len(images[split])) for split in SEEDS)}{given}"])
 
 
 def _treatment(options: Options, how: Reading, colour: int) -> list[str]:

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -11,6 +12,9 @@ from dvaepp.log_partition import LogPartition, log_partition
 from dvaepp.models.base import Model
 from dvaepp.models.importance import log_likelihood
 from dvaepp.models.inpainting import Inpainted, inpaint
+
+Images = Tensor | npt.NDArray[Any]
+BYTES = 32  # whole numbers that reach it are taken for levels of 0..255
 
 
 class Trained(nn.Module):
@@ -37,13 +41,13 @@ class Trained(nn.Module):
         return self.model.dtype
 
     @torch.no_grad()
-    def encode(self, x: Tensor) -> Tensor:
+    def encode(self, x: Images) -> Tensor:
         """The most likely bit of every global unit in turn, (batch, units) of 0 and 1; x (batch, ...pixels)."""
         self._binary_only("encode")
         return self.model.encode(self._images(x))
 
     @torch.no_grad()
-    def code_means(self, x: Tensor) -> Tensor:
+    def code_means(self, x: Images) -> Tensor:
         """q(z_i = 1|x) of every global unit, (batch, units) in [0, 1]: how certain each bit of `encode` is."""
         self._binary_only("encode")
         return self.model.code_means(self._images(x))
@@ -64,7 +68,7 @@ class Trained(nn.Module):
         return self.model.decode(bits.to(self.device, self.dtype), generator, mean)
 
     @torch.no_grad()
-    def reconstruct(self, x: Tensor, generator: torch.Generator | None = None, mean: bool = True) -> Tensor:
+    def reconstruct(self, x: Images, generator: torch.Generator | None = None, mean: bool = True) -> Tensor:
         """Images given the latents of x, in the binary limit; `mean` as for `sample`."""
         return self.model.reconstruct(self._images(x), generator, mean)
 
@@ -86,7 +90,7 @@ class Trained(nn.Module):
     @torch.no_grad()
     def inpaint(
         self,
-        x: Tensor,
+        x: Images,
         seen: Tensor,
         generator: torch.Generator | None = None,
         *,
@@ -102,27 +106,27 @@ class Trained(nn.Module):
 
         >>> found = model.inpaint(x, seen_pixels("bottom", (1, 28, 28)))
         """
-        x = self._images(x)
-        if seen.dtype != torch.bool or seen.numel() not in (x.numel(), x[0].numel()):
+        images = self._images(x)
+        if seen.dtype != torch.bool or seen.numel() not in (images.numel(), images[0].numel()):
             raise ValueError(
-                f"seen must be a boolean mask of shape {tuple(x.shape)} or {tuple(x.shape[1:])}, "
+                f"seen must be a boolean mask of shape {tuple(images.shape)} or {tuple(images.shape[1:])}, "
                 f"got {seen.dtype} of shape {tuple(seen.shape)}"
             )
-        seen = seen.to(self.device).reshape(-1, *x.shape[1:]).expand_as(x)
+        seen = seen.to(self.device).reshape(-1, *images.shape[1:]).expand_as(images)
         if bool((seen != seen[:, :1]).any()):
             raise ValueError("seen must be the same in all channels of a pixel")
         return inpaint(
             self.model,
-            torch.where(seen, x, 0),
+            torch.where(seen, images, 0),
             seen,
-            start=self.sample(num_samples * len(x), generator, mean=False).to(self.dtype),
+            start=self.sample(num_samples * len(images), generator, mean=False).to(self.dtype),
             num_samples=num_samples,
             num_rounds=num_rounds,
             num_proposals=num_proposals,
             generator=generator,
         )
 
-    def log_likelihood(self, x: Tensor, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
+    def log_likelihood(self, x: Images, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
         """Importance-weighted log p(x) in the binary limit, (batch,); log Z is estimated once."""
         log_z = self._log_z_value(generator)
         return log_likelihood(self.model, self._images(x), num_samples, log_z=log_z, generator=generator)
@@ -138,8 +142,21 @@ class Trained(nn.Module):
         if not self.model.binary_code:
             raise UsageError(f"cannot {what}: this model has no binary global units")
 
-    def _images(self, x: Tensor) -> Tensor:
+    def _images(self, x: Images) -> Tensor:
+        x = x if isinstance(x, Tensor) else torch.from_numpy(x)
         shape = self.model.image_shape
         if x.dim() < 2 or math.prod(x.shape[1:]) != math.prod(shape):
             raise ValueError(f"x must be (batch, {', '.join(map(str, shape))}), got {tuple(x.shape)}")
+        _check_levels(x)
         return x.reshape(len(x), *shape).to(self.device, self.dtype)
+
+
+def _check_levels(x: Tensor) -> None:
+    """Refuse pictures whose levels are still 0..255, as bytes or as floats: a model would take them without a word."""
+    largest = float(x.max()) if x.numel() else 0.0
+    whole = not x.is_floating_point() or (largest >= BYTES and bool((x == x.round()).all()))
+    if largest > 1 and whole:
+        raise ValueError(
+            f"x has whole numbers up to {largest:g}, and a model sees 0 and 1, or levels from -1 to 1 with a logistic "
+            "mixture: dvaepp.data.as_dataset(x) makes them, or x / 255"
+        )
