@@ -87,11 +87,11 @@ class OurStep:
         model = build_model(self.recipe.model, self.x.mean(0))
         assert model.boltzmann is not None
         generator = torch.Generator().manual_seed(0)
+        model.train()
         chains = pcd.init(model.boltzmann, CHAINS, generator)
         self.state = State(model, build_optimizer(self.recipe, model), chains, generator, 0)
 
     def __call__(self) -> None:
-        self.state.model.train()
         x = self.x[torch.randint(len(self.x), (BATCH,))]
         self.state = update(self.recipe, self.state, x)[0]._replace(step=self.recipe.training.steps // 2)
 

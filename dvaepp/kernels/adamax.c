@@ -1,4 +1,4 @@
-/* A step of AdaMax over flat buffers, in one pass (adamax.py has the formulas and the same in torch). */
+/* A step of AdaMax over flat buffers in one pass. adamax.py has the formulas and the same step in torch. */
 
 #include <math.h>
 #include <omp.h>
@@ -6,8 +6,8 @@
 
 typedef struct {
     float *theta, *m, *u;
-    const float *const *g; /* the tensors' gradients; null is zero */
-    const int64_t *first;  /* where in the buffers a tensor begins; one more for the end */
+    const float *const *g; /* the gradient of each tensor; a null pointer stands for zeros */
+    const int64_t *first;  /* where in the buffers each tensor begins, and at last where the buffers end */
     int64_t tensors;
     float rate, beta1, beta2, epsilon, weight_decay;
 } job;
@@ -24,7 +24,8 @@ static void update(const job *j, const float *restrict g, int64_t begin, int64_t
     }
 }
 
-#define PIECES 32 /* threads take the next: cores that others use too are not equally fast */
+/* A thread takes one piece after the other, whichever is free: cores that other programs use are not equally fast. */
+#define PIECES 32
 
 int dvaepp_adamax(const job *j, int threads) {
     int64_t all = j->first[j->tensors];

@@ -8,11 +8,11 @@
 #include <math.h>
 
 #define LANES 64
-#define BLOCKS 12 /* factors in a lane before its logarithm */
-#define JOINED 8  /* lanes that share a logarithm */
-#define MIN_PARALLEL 32768 /* below, waking a second thread costs more than it saves */
+#define BLOCKS 12 /* a lane multiplies this many factors before a logarithm is taken */
+#define JOINED 8  /* this many lanes are multiplied together before a logarithm is taken */
+#define MIN_PARALLEL 32768 /* for fewer variables, waking a second thread costs more than it saves */
 
-/* Add n <= LANES variables to the lanes; slope, if not null, receives x - sigmoid(l), the derivative. */
+/* Add n <= LANES variables to the lanes. If slope is not null, it receives the derivative x - sigmoid(l). */
 static inline __attribute__((always_inline)) void add(const float *restrict x, const float *restrict l,
                                                       float *restrict slope, float *restrict linear,
                                                       float *restrict product, int64_t n) {

@@ -2,12 +2,12 @@
 
        out = skip + f s,   s = sigmoid(W2 ELU(W1 mean(f) + b1) + b2)
 
-   A row is an example of one group. What passes from forward to backward, and weights while they are used, have their
-   channels padded with zeros up to whole vectors. */
+   A row is one example of one group. Arrays that the forward pass keeps for the backward pass, and the copies of
+   weights that are made for a pass, have their channels padded with zeros to whole vectors. */
 
 typedef struct {
-    int64_t pixels, apart;      /* pixel p of a row is p * apart further */
-    int64_t channels, squeezed; /* C and Q; c and q below are whole vectors' worth of them */
+    int64_t pixels, apart;      /* pixel p of a row begins p * apart floats after pixel 0 */
+    int64_t channels, squeezed; /* C and Q; the functions below call their padded sizes c and q */
 } excitation;
 
 typedef struct {
@@ -27,7 +27,7 @@ static int64_t excitation_sums(const excitation *x) {
 
 static int64_t excitation_kept(const excitation *x) { return 2 * padded(x->channels) + padded(x->squeezed); }
 
-/* (rows, columns) with whole vectors of columns, or its transpose with whole vectors of rows */
+/* Copy a matrix (rows, columns), or its transpose, and pad every line of the copy with zeros to whole vectors. */
 static void copy_padded(const float *from, int64_t rows, int64_t columns, int transposed, float *to) {
     int64_t lines = transposed ? columns : rows, length = transposed ? rows : columns, step = padded(length);
     for (int64_t l = 0; l < lines; l++, to += step) {
@@ -36,7 +36,7 @@ static void copy_padded(const float *from, int64_t rows, int64_t columns, int tr
     }
 }
 
-/* to (n) += a (m) w, w being (m, n) with whole vectors of n */
+/* Add the product of the vector a (m) and the matrix w (m, n) to the vector `to` (n); n is a multiple of LANES. */
 static inline void add_times(const float *a, int64_t m, const float *w, int64_t n, float *to) {
     for (int64_t c = 0; c < n; c += LANES) {
         vec sum = *(vec *)(to + c);
@@ -49,7 +49,7 @@ static inline void load_line(const float *from, int64_t n, float *to) {
     for (int64_t i = 0; i < n; i += LANES) *(vec *)(to + i) = load(from + i, n - i);
 }
 
-/* kept: mean (c), s (c), ELU(W1 mean + b1) (q) */
+/* The forward pass of one row. `kept` receives mean (c), s (c) and ELU(W1 mean + b1) (q) for the backward pass. */
 static void excite_row(const excitation *x, const excitation_weights *w, const float *b1, const float *b2, const float *f,
                        const float *skip, float *out, float *kept) {
     int64_t c = padded(x->channels), q = padded(x->squeezed);
@@ -72,7 +72,8 @@ static void excite_row(const excitation *x, const excitation_weights *w, const f
         }
 }
 
-/* df, and the sums of w; room: 2 c + q floats */
+/* The backward pass of one row: compute df, and add to the gradients dw1, dw2t, db1 and db2 in w. `room` has 2 c + q
+   floats of scratch memory. */
 static void excite_row_backward(const excitation *x, const excitation_weights *w, const float *f, const float *kept,
                                 const float *dout, float *df, float *room) {
     int64_t c = padded(x->channels), q = padded(x->squeezed);

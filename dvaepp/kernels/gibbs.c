@@ -15,12 +15,13 @@
 #define LANES 16
 #define BLOCK (4 * LANES)
 #define BUFFER (64 * BLOCK)
-#define MIN_PARALLEL 32768 /* below, waking a second thread costs more than it saves */
+#define MIN_PARALLEL 32768 /* for fewer units, waking a second thread costs more than it saves */
 
 typedef uint32_t lanes __attribute__((vector_size(4 * LANES)));
 typedef uint64_t wide __attribute__((vector_size(4 * LANES)));
 
-/* Products of the even 32-bit lanes, 64 bits each. Compilers miss the instruction behind the plain form. */
+/* The products of the even 32-bit lanes with a, of 64 bits each. There is an instruction for this, which compilers do
+   not find in the plain form. */
 static inline wide multiply_even(wide x, uint32_t a) {
 #if defined(__AVX512F__)
     return (wide)_mm512_mul_epu32((__m512i)x, _mm512_set1_epi64(a));
@@ -36,19 +37,19 @@ static inline wide multiply_even(wide x, uint32_t a) {
 #endif
 }
 
-/* High and low words of a * x in every lane. */
+/* The upper word of the product a * x in every lane; `low` receives the lower word. */
 static inline lanes multiply(lanes x, uint32_t a, lanes *low) {
     wide even = multiply_even((wide)x, a), odd = multiply_even((wide)x >> 32, a);
     *low = (lanes)((even & 0xFFFFFFFFu) | (odd << 32));
     return (lanes)((even >> 32) | (odd & 0xFFFFFFFF00000000u));
 }
 
-/* Random words for elements 64 * block .. 64 * (block + count). */
+/* Write the random words of elements 64 * block .. 64 * (block + count). */
 void dvaepp_words(uint32_t *out, int64_t block, int64_t count, uint64_t key, uint64_t step) {
     lanes lane;
     for (int i = 0; i < LANES; i++) lane[i] = i;
     for (int64_t b = 0; b < count; b++, out += BLOCK) {
-        uint64_t counter = (uint64_t)(block + b) * LANES; /* a multiple of LANES: adding a lane never carries */
+        uint64_t counter = (uint64_t)(block + b) * LANES; /* a multiple of LANES, so that adding a lane never carries */
         lanes c0 = lane + (uint32_t)counter, c1 = (lanes){0} + (uint32_t)(counter >> 32);
         lanes c2 = (lanes){0} + (uint32_t)step, c3 = (lanes){0} + (uint32_t)(step >> 32);
         uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
@@ -69,11 +70,12 @@ void dvaepp_words(uint32_t *out, int64_t block, int64_t count, uint64_t key, uin
     }
 }
 
-/* The uniform number of a word, for each type of chain. The double never rounds to 1, so a certain unit is certain. */
+/* The uniform number that belongs to a random word, in the type of the chains. It never rounds to 1, so that a unit of
+   probability 1 is always on. */
 static inline float unit_float(uint32_t word) { return ((float)(int32_t)(word >> 1) + 0.5f) * 0x1p-31f; }
 static inline double unit_double(uint32_t word) { return ((double)word + 0.5) * 0x1p-32; }
 
-/* Rows of thresholds for chains of one type, in the next two macros: training takes float, log Z takes double.
+/* The next two macros make the functions for one type of chains: training uses float, estimates of log Z use double.
 
    rule: logit = base + scale[row] * (acc + delta); a null scale means 1
    threshold_rows: z[row, :] = 1[u < sigmoid(logit)] for the given rows
@@ -113,8 +115,9 @@ static inline double unit_double(uint32_t word) { return ((double)word + 0.5) * 
         }                                                                                                              \
     }
 
-/* Rows are counted from `origin`, for the noise: the pointers step back as far. A chunk is as many rows as have their
-   words in one buffer. */
+/* The first row that is given has the number `origin` among all chains, and the noise of a row depends on its number.
+   The pointers are therefore moved back by `origin` rows, so that a row's number is also its index. A chunk is the
+   number of rows whose random words fit one buffer. */
 #define THRESHOLD(REAL)                                                                                                 \
     void dvaepp_threshold_##REAL(const REAL *acc, int64_t acc_stride, const REAL *base, const REAL *delta,             \
                                  const REAL *scale, REAL *z, int64_t z_stride, int64_t rows, int64_t units,            \
@@ -137,13 +140,13 @@ THRESHOLD(double)
 
 /* Whole sweeps of an RBM. Its units are binary, so the product z @ W is a sum of rows of W, and the rows of three units
    have only eight sums: with these in a table a third of the additions of a matrix product remain, and no
-   multiplication. A strip of 16 columns of the table stays in the nearest cache while every chain reads it. Chains never
-   meet, so each thread takes its own through all sweeps. */
+   multiplication. A strip of 16 columns of the table stays in the nearest cache while every chain reads it. Chains
+   never meet, so each thread takes its own through all sweeps. */
 
 #define COLUMNS LANES
 #define SUMS 8
 #define MAX_GROUPS 86
-#define TILE 8 /* chains at once: their sums hide each other's latency */
+#define TILE 8 /* chains that are summed at once, so that none waits for its previous addition to finish */
 
 typedef float strip __attribute__((vector_size(4 * COLUMNS)));
 
@@ -176,7 +179,8 @@ static int build(table *t, const float *weight, int64_t source_stride, int64_t t
     return 1;
 }
 
-/* Where each chain's groups find their sums, in bytes from the group's first: at[tile][group][chain of the tile]. */
+/* For every chain and every group of three units, find which of the eight sums its units select, as a distance in bytes
+   from the first sum of the group: at[tile][group][chain of the tile]. */
 static void offsets(const table *t, const float *z, uint16_t *at, int64_t chains) {
     uint16_t row[TILE][MAX_GROUPS];
     int64_t groups = t->groups;
@@ -189,7 +193,7 @@ static void offsets(const table *t, const float *z, uint16_t *at, int64_t chains
     }
 }
 
-/* acc = z @ W for a multiple of TILE chains. */
+/* Compute acc = z @ W for a multiple of TILE chains, by adding up the selected sums. */
 static void fields(const table *t, const uint16_t *at, float *acc, int64_t chains) {
     int64_t groups = t->groups, width = t->strips * COLUMNS;
     for (int64_t c = 0; c < t->strips; c++)
@@ -198,7 +202,7 @@ static void fields(const table *t, const uint16_t *at, float *acc, int64_t chain
             const uint16_t *o = at + r * groups;
             const char *entry = (const char *)(t->sums + c * groups * SUMS);
             for (int64_t g = 0; g < groups; g++, o += TILE, entry += SUMS * sizeof(strip))
-                for (int k = 0; k < TILE; k += 4) { /* loading is the limit: four offsets by one load */
+                for (int k = 0; k < TILE; k += 4) { /* loads limit the speed, so that four offsets are loaded at once */
                     uint64_t four = o[k] | (uint64_t)o[k + 1] << 16 | (uint64_t)o[k + 2] << 32 | (uint64_t)o[k + 3] << 48;
                     for (int i = 0; i < 4; i++)
                         sum[k + i] += *(const strip *)(entry + (four >> 16 * i & 0xFFFF));
@@ -211,7 +215,8 @@ static void copy_rows(float *to, int64_t to_stride, const float *from, int64_t f
     for (int64_t r = 0; r < rows; r++) memcpy(to + r * to_stride, from + r * from_stride, n * sizeof(float));
 }
 
-/* Chains first .. first + chains, all sweeps; tables[s] leads to side s. Returns 0 if memory is short. */
+/* Take the chains first .. first + chains through all sweeps. tables[s] gives the fields on side s. Returns 0 if memory
+   is short. */
 static int sweep_chains(const table tables[2], float *const z[2], int64_t first, int64_t chains, int64_t sweeps,
                         uint64_t key, uint64_t step, const float *zeros) {
     int64_t padded = over(chains, TILE) * TILE, stride[2], width[2];

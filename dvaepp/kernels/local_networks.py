@@ -19,7 +19,9 @@ from dvaepp.kernels.convolution import pixels_after_elu
 from dvaepp.kernels.pixels import to_maps, to_pixels
 from dvaepp.kernels.residual_chain import Block, chain
 
-BESIDE = 4  # groups whose first convolutions over h are one: products four times as wide for 1.2 times their work
+# The first convolutions of so many groups over h are computed as one. Its products are four times as wide and run
+# faster for it; zeros, in place of h that a group must not see, add a fifth to their work.
+BESIDE = 4
 
 
 class LocalKernel:
@@ -88,14 +90,14 @@ class _Cut:
             self.skip.append(_skip(blocks[0])[0].flatten(1).split(sizes, 1))
 
     def share(self, maps: Tensor, part: int) -> _Share:
-        """Of one part of `shared`, for all groups side by side; the first part brings the biases."""
+        """What one part of `shared` gives to the first blocks of all groups, side by side; part 0 adds the biases."""
         x = to_pixels(maps)
         first = _beside(x, [pieces[part] for pieces in self.first], self.first_bias if part == 0 else ())
         skip = torch.cat([pieces[part] for pieces in self.skip])
         return _Share(first, linear(x, skip, torch.cat(self.skip_bias) if part == 0 else None))
 
     def split(self, share: _Share) -> list[_Share]:
-        """The groups of a share, each with its channels together again."""
+        """A share cut into those of the groups, each copied so that its channels lie together."""
         firsts, skips = ([piece.contiguous() for piece in part.chunk(len(self.networks), -1)] for part in share)
         return [_Share(first, skip) for first, skip in zip(firsts, skips, strict=True)]
 
@@ -116,7 +118,7 @@ class _Cut:
         return [to_maps(group, size) for group in x.unbind(1)]
 
     def _share_of_h(self, h: Sequence[Tensor]) -> _Share:
-        """Some groups at a time, as wide as the widest of them: zeros stand for h that a group must not see."""
+        """What the h give to first blocks, `BESIDE` groups at a time; zeros stand for h that a group must not see."""
         parts = []
         for begin in range(0, len(self.networks), BESIDE):
             end = min(begin + BESIDE, len(self.networks))

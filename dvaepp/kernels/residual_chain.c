@@ -1,9 +1,9 @@
 /* A chain of residual blocks on pixel-major activations, (pixels, groups, rows, channels), forward and backward; or,
    of one group and one block, on (rows, pixels, channels).
 
-   A thread takes its rows through all layers, or its groups where there are as many as threads; threads meet once, where
-   gradients of parameters are summed over rows. residual_chain.py says which layers there are and where each finds its
-   arrays. */
+   Each thread takes its share of the rows through all layers; if there are at least as many groups as threads, it takes
+   whole groups. Threads wait for each other only once, when gradients of parameters are summed over rows.
+   residual_chain.py decides which layers there are and where each of them finds its arrays. */
 
 #include "winograd.h"
 #include "excitation.h"
@@ -12,26 +12,27 @@ enum { CONV, PROJECT, KEEP, EXCITE };
 
 typedef struct {
     int64_t kind, inputs, outputs, squeezed;
-    int64_t parameters;            /* how many parameters come before its own */
-    int64_t x, skip, y, kept;      /* places: see `at` */
+    int64_t parameters;            /* how many parameters the layers before this one have */
+    int64_t x, skip, y, kept;      /* places of arrays, which `at` turns into addresses */
     int64_t dy, dx;
 } layer;
 
 typedef struct {
     const layer *layers;
-    float *const *kept; /* what backward needs of forward, in several pieces */
-    float *const *ends; /* arrays of the caller's */
-    const float *const *parameters; /* by parameter, then by group, as nn modules have them */
+    float *const *kept; /* several pieces of memory for what the forward pass leaves for the backward pass */
+    float *const *ends; /* arrays that the caller has allocated */
+    const float *const *parameters; /* ordered by parameter and then by group, each laid out as in its nn module */
     float *const *slopes;
     int64_t count, pixels, groups, rows;
     int64_t by_rows; /* (rows, pixels, channels) */
 } chain;
 
-/* From row to row and from pixel to pixel, in channels. */
+/* The distance from one row to the next, and from one pixel to the next, in units of one pixel's channels. */
 static int64_t row_step(const chain *c) { return c->by_rows ? c->pixels : 1; }
 static int64_t pixel_step(const chain *c) { return c->by_rows ? 1 : c->groups * c->rows; }
 
-/* A place is -1 - i for the i-th of `ends`, or in `kept` the piece's number in the upper bits and the float's below. */
+/* A place names an array. A negative place -1 - i means the i-th of `ends`. Any other place lies in `kept`: its upper
+   bits are the number of the piece, its lower bits the position of the first float in that piece. */
 #define PIECE_BITS 40
 
 static float *at(const chain *c, int64_t place) {
@@ -43,24 +44,25 @@ static const float *const *parameter(const chain *c, const layer *l, int i) {
     return c->parameters + (l->parameters + i) * c->groups;
 }
 
-/* The rows of a group that a thread takes through all layers. */
+/* The share of one thread: rows first .. last of group g, which it takes through all layers. */
 typedef struct {
     const chain *c;
     int64_t g, first, last;
     float *room;
-    float *copy; /* for what the rows give to gradients of parameters, or null: then these are their places */
+    float *copy; /* where this thread sums gradients of parameters; if null, it writes them to their final places */
 } share;
 
 static int parameters_of(const layer *l) { return l->kind == EXCITE ? 4 : l->kind == KEEP ? 0 : 2; }
 
-/* Of parameter i. */
+/* The number of floats in parameter i of a layer. */
 static int64_t floats_of(const layer *l, int i) {
     int64_t squeezed = l->squeezed, taps = l->kind == CONV ? 9 : 1;
     if (l->kind == EXCITE) return i == 1 ? squeezed : i == 3 ? l->outputs : squeezed * l->outputs;
     return i == 0 ? taps * l->inputs * l->outputs : l->outputs;
 }
 
-/* In a copy, before parameter i of a layer; all of it, before the layer that would come last. */
+/* The position of parameter i of layer l in a thread's copy of all gradients. For the layer after the last one this is
+   the size of the whole copy. */
 static int64_t before(const chain *c, const layer *l, int i) {
     int64_t floats = 0;
     for (const layer *k = c->layers; k <= l && k < c->layers + c->count; k++)
@@ -98,7 +100,8 @@ static excitation excitation_of(const chain *c, const layer *l) {
     return (excitation){c->pixels, pixel_step(c) * l->outputs, l->outputs, l->squeezed};
 }
 
-/* lines (m, columns) = a (m, inner), whose lines are `apart`, times b (inner, columns); whole vectors of columns */
+/* lines (m, columns) = a (m, inner) times b (inner, columns). The lines of a are `apart` floats from each other; the
+   number of columns is a multiple of a vector's length. */
 static void lines_times(int64_t m, int64_t inner, const float *a, int64_t apart, const float *b, int64_t columns,
                         float *lines) {
     factors f = {.a = a, .a_i = apart, .a_l = 1, .chunk = inner, .chunks = 1, .b_l = columns, .b_vec = LANES};
@@ -108,7 +111,7 @@ static void lines_times(int64_t m, int64_t inner, const float *a, int64_t apart,
     }
 }
 
-/* skip = W x + b */
+/* Compute the skip W x + b of a block whose shape changes. */
 static void project(const share *s, const layer *l) {
     const chain *c = s->c;
     int64_t outputs = padded(l->outputs), apart = c->groups * c->rows, rows = s->last - s->first;
@@ -127,7 +130,7 @@ static void project(const share *s, const layer *l) {
     }
 }
 
-/* dx += W' dskip, dW, db */
+/* Add W' dskip to dx, and compute dW and db. */
 static void project_backward(const share *s, const layer *l) {
     const chain *c = s->c;
     int64_t inputs = padded(l->inputs), outputs = padded(l->outputs), apart = c->groups * c->rows;
@@ -201,7 +204,7 @@ static void excite_backward(const share *s, const layer *l) {
     memcpy(slope(s, l, 3), w.db2, 4 * l->outputs);
 }
 
-/* A share's rows at all pixels. */
+/* Set a share's rows to zero, at all pixels. */
 static void clear_rows(const share *s, int64_t channels, float *to) {
     const chain *c = s->c;
     int64_t bytes = 4 * (s->last - s->first) * channels;
@@ -224,7 +227,7 @@ static share share_of(const chain *c, int64_t g, float *room, int member, int te
     return (share){c, g, own_rows(c->rows, member, team), own_rows(c->rows, member + 1, team), room, 0};
 }
 
-/* One group by a team of threads, which all call it. */
+/* The forward pass of one group; every thread of the team calls it for its own rows. */
 static void forward_chain(const void *what, int64_t g, float *shared, float *own, int member, int team) {
     (void)shared;
     const chain *c = what;
@@ -240,7 +243,7 @@ static void forward_chain(const void *what, int64_t g, float *shared, float *own
     }
 }
 
-/* shared: copies of gradients of parameters */
+/* The backward pass of one group. In `shared` each thread but the first has a copy of all gradients of parameters. */
 static void backward_chain(const void *what, int64_t g, float *shared, float *own, int member, int team) {
     const chain *c = what;
     share s = share_of(c, g, own, member, team);
@@ -249,7 +252,7 @@ static void backward_chain(const void *what, int64_t g, float *shared, float *ow
     for (const layer *l = c->layers + c->count - 1; l >= c->layers; l--) {
         if (l->kind == CONV) {
             job j = convolution(c, l);
-            if (j.side > 1) clear_rows(&s, l->inputs, j.dx); /* what windows give is added up */
+            if (j.side > 1) clear_rows(&s, l->inputs, j.dx); /* overlapping windows of several tiles add to it */
             convolve_rows_backward(&j, g, s.first, s.last, slope(&s, l, 0), slope(&s, l, 1), own);
         } else if (l->kind == PROJECT)
             project_backward(&s, l);
@@ -264,10 +267,10 @@ static void backward_chain(const void *what, int64_t g, float *shared, float *ow
     for (const layer *l = c->layers; l < c->layers + c->count; l++)
         for (int i = 0; i < parameters_of(l); i++)
             add_copies(slope(&s, l, i), shared + before(c, l, i), copy, floats_of(l, i), member, team);
-    wait_for(team); /* before copies are those of the next group */
+    wait_for(team); /* the copies may be overwritten, by the next group, only when all threads have read them */
 }
 
-/* Floats that a thread's layers need at most. */
+/* How many floats of scratch memory a thread needs for the most demanding of its layers. */
 static int64_t room(const chain *c, int backward) {
     int64_t floats = 0;
     for (const layer *l = c->layers; l < c->layers + c->count; l++) {

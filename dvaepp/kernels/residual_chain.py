@@ -289,7 +289,10 @@ class _Plan(NamedTuple):
 
 
 class _Kept:
-    """Pieces of what backward needs: memory for larger ones would be mapped anew, page by page, at every step."""
+    """Memory for what the backward pass needs, in pieces that an allocator keeps for the next step.
+
+    Larger ones would be given back to the system, and mapped again page by page in every step.
+    """
 
     def __init__(self) -> None:
         self.sizes = [0]
@@ -302,14 +305,18 @@ class _Kept:
 
 
 class _Rooms:
-    """Arrays through which activations pass, by use and width: a thread's rows must be where they were before."""
+    """Arrays through which activations pass from layer to layer, one for each use and each number of channels.
+
+    An array is never shared between widths: with another number of channels a thread's rows would lie elsewhere, where
+    another thread may not have read its own yet.
+    """
 
     def __init__(self, area: int) -> None:
         self.area = area
         self.found: dict[tuple[int, int], int] = {}
 
     def place(self, use: int, width: int) -> int:
-        """As residual_chain.c counts them, behind the caller's three."""
+        """The place of an array, as residual_chain.c counts places: the first three belong to the caller."""
         return -4 - self.found.setdefault((use, width), len(self.found))
 
     def sizes(self) -> list[int]:
@@ -323,7 +330,10 @@ FIRST, SKIP, OUT = DOUT, DFIRST, DSKIP = -1, -2, -3  # the caller's arrays, forw
 
 @cache
 def _plan(shape: Shape) -> _Plan:
-    """Forward, what backward needs lies in `kept`; all else passes through few arrays, which stay in a cache."""
+    """Find arrays for all layers.
+
+    What the backward pass needs goes to `kept`; all else passes through a few arrays, which stay in a core's cache.
+    """
     pixels, groups, rows, by_rows, kinds = shape
     area, parameters = pixels * groups * rows, 0
     layers, rooms, kept = (_CLayer * len(kinds))(), _Rooms(area), _Kept()
@@ -358,7 +368,11 @@ def _plan(shape: Shape) -> _Plan:
 
 
 def _plan_backward(layers: ctypes.Array[_CLayer], kinds: Sequence[_Kind], area: int) -> _Rooms:
-    """The gradient of a block's sum waits as that of its skip while another passes through the block's layers."""
+    """Find arrays for the gradients.
+
+    The gradient of a block's output is also that of its skip. It waits in its array until the gradient of the
+    convolutions has passed through the block, for which two more arrays are needed.
+    """
     here = skip = DOUT
     second = [i for i, kind in enumerate(kinds) if kind.kind == "conv"][1:2]  # the first layer of the second block
     rooms = _Rooms(area)

@@ -1,4 +1,5 @@
-/* Convolutions by themselves, as winograd.py calls them. */
+/* Convolutions that stand alone, for winograd.py, and the transforms around the library's large products, for wide.py.
+   */
 
 #include "winograd.h"
 
@@ -15,7 +16,7 @@ int dvaepp_convolve(const job *j, int threads) {
 
 static int64_t copy_of(const job *j) { return padded(9 * j->inputs * j->outputs) + padded(j->outputs); }
 
-/* shared: copies of gradients of parameters */
+/* In `shared` each thread but the first has room for its own gradients of the parameters. */
 static void backward_group(const void *what, int64_t g, float *shared, float *own, int member, int team) {
     const job *j = what;
     int64_t weights = 9 * j->inputs * j->outputs, copy = copy_of(j);
@@ -26,7 +27,7 @@ static void backward_group(const void *what, int64_t g, float *shared, float *ow
     wait_for(team);
     add_copies(dw, shared, copy, weights, member, team);
     add_copies(dbias, shared + padded(weights), copy, j->outputs, member, team);
-    wait_for(team); /* before copies are those of the next group */
+    wait_for(team); /* the copies may be overwritten, by the next group, only when all threads have read them */
 }
 
 int dvaepp_convolve_backward(const job *j, int threads) {
@@ -35,13 +36,15 @@ int dvaepp_convolve_backward(const job *j, int threads) {
     return by_groups(j->groups, copies, padded(backward_room(&s)), threads, backward_group, j);
 }
 
-/* Where products are large, the library's are the fastest: then only what is around them is done here, in four calls.
-   Kernels stand side by side as groups do, each with its own outputs and, where it is narrower, with zeros for the inputs
-   that it lacks. Inputs and the outputs of a kernel are whole vectors. */
+/* Large matrix products are fastest in the library. For these only the transforms before and after the products are
+   done here, in four calls: two forward, two backward. Several kernels may read the same input; they stand side by side
+   as if they were groups. A kernel that reads fewer inputs than the widest one has zeros in place of those it lacks.
+   The numbers of inputs and of outputs are multiples of a vector's length. */
 typedef struct {
     job j; /* x_group = 0, y_group = outputs of a kernel */
-    /* (points, rows, inputs), (points, inputs, all outputs), ...; the first three, which are written here, have a vector
-       more than a point fills (see sizes), the products' results do not */
+    /* V and dV are (points, rows, inputs), U and dU (points, inputs, all outputs), M and dM (points, rows, all outputs).
+       V, U and dM, which are written here, have a gap of one vector between points, for the reason that `sizes` gives;
+       M, dV and dU are results of the library's products and have none. */
     float *v, *u, *dm, *m, *dv, *du;
     const int64_t *w_inputs, *w_outputs; /* of every kernel: its inputs, and floats from output to output */
 } wide;
@@ -62,8 +65,10 @@ static job kernel(const wide *w, int64_t g) {
     return j;
 }
 
-/* Threads take some rows, or some inputs of one kernel, and then the next that none has taken; rows over which a thread
-   sums are its own from the start. A single thread takes all at once. */
+/* How many of `all` rows or inputs a thread takes at a time. With several threads, each takes n and then the next n
+   that are free, because cores that other programs use as well are not equally fast. A single thread takes all at once.
+   Sums over rows are different: there the rows of each thread are fixed beforehand, so that the result does not depend
+   on which thread was faster. */
 static int64_t some(int64_t all, int64_t n, int threads) { return threads > 1 ? n : all; }
 
 #define ROWS 8

@@ -1,14 +1,15 @@
 /* 3x3 convolutions of stride 1 by minimal filtering, F(4x4, 3x3), with the ELU before and the bias after them.
 
-       V = B e B',  M = V U,  y = A M A' + b,  U = G w G',  e = ELU(x)    (winograd.py has the matrices, and all in torch)
+       V = B e B',  M = V U,  y = A M A' + b,  U = G w G',  e = ELU(x)      (Lavin and Gray 2016)
 
-   A torch version of small convolutions spends more time between its products than in them. Here a block of rows passes
-   through all stages while it is in a core's cache. Vectors run along channels, 16 at a time; scratch arrays pad channels
-   with zeros up to full vectors. A "row" is a tile of 4x4 pixels of one example.
+   In torch, small convolutions of this kind spend more time between their products than in them. Here a block of rows
+   passes through all stages while it is in a core's cache. Vectors run along channels, 16 at a time, and scratch arrays
+   pad the channels with zeros to full vectors. A "row" of a product is a tile of 4x4 pixels of one example.
 
-   Threads share the rows of a group of weights, or the groups where there are several: which thread computes a number
-   never changes it. Each transforms kernels for itself: what another has written comes slower than it is made again. The
-   order of sums over rows, in gradients of parameters, depends on the number of threads alone. */
+   If there is one group of weights, threads share its rows; if there are several groups, threads share the groups.
+   Which thread computes a number never changes the number. Every thread transforms the kernels for itself, because
+   reading what another core has just written is slower than computing it again. Gradients of parameters are sums over
+   rows; their order, and with it their rounding, depends on the number of threads and on nothing else. */
 
 #include "fast_exp.h"
 #include <omp.h>
@@ -30,8 +31,8 @@
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 typedef struct {
-    const float *x; /* x[pixel * x_pixel + row * x_row + group * x_group + channel], y and dy likewise */
-    float *e, *dx;  /* ELU(x), made forward and read backward; the gradient of x; in a layout of their own */
+    const float *x; /* x[pixel * x_pixel + row * x_row + group * x_group + channel]; y and dy use the y strides */
+    float *e, *dx;  /* ELU(x), which forward writes and backward reads, and the gradient of x; both use the e strides */
     const float *dy;
     float *y;
     const float *const *w; /* by group: w[output * w_output + input * 9 + tap] */
@@ -64,7 +65,8 @@ static size sizes(const job *j, int backward) {
     int64_t rows = most(FEWEST, BLOCK_BYTES / (4 * POINTS * (s.inputs + (backward ? s.outputs : 0))));
     int64_t examples = most(1, rows / s.tiles);
     s.block = least(examples > 8 ? examples / 8 * 8 : examples, j->rows);
-    /* a vector more than the points fill: at powers of two all 36 would compete for the same lines of the cache */
+    /* The arrays of two points are one vector further apart than they need to be. Without that gap and with a power of
+       two of channels, all 36 points would compete for the same lines of the cache. */
     int64_t block_rows = s.block * s.tiles;
     s.u = s.inputs * s.outputs + LANES;
     s.v = block_rows * s.inputs + LANES;
@@ -96,7 +98,7 @@ typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
 
 static inline vec choose(ivec mask, vec yes, vec no) { return (vec)(((ivec)yes & mask) | ((ivec)no & ~mask)); }
 
-/* The six transforms of a line; B', A', G' are those of the gradients. */
+/* The six transforms of a line of points; gradients pass through the transposes B', A' and G'. */
 #define LINE static inline __attribute__((always_inline)) void
 
 LINE times_B(const vec *a, vec *v) {
@@ -178,8 +180,9 @@ SQUARE(square_At, times_At, TILE, WINDOW)
 SQUARE(square_G, times_G, 3, WINDOW)
 SQUARE(square_Gt, times_Gt, WINDOW, 3)
 
-/* Factors of a product over k = chunks * chunk: a(i, l) = a[i * a_i + (l % chunk) * a_l + (l / chunk) * a_chunk], and
-   vector v of line l of b is at b + l * b_l + v * b_vec. */
+/* The factors of a matrix product, which sums over l < chunks * chunk. The element (i, l) of the first factor is a[i *
+   a_i + (l % chunk) * a_l + (l / chunk) * a_chunk]; vector v of line l of the second begins at b + l * b_l + v * b_vec.
+   */
 typedef struct {
     const float *a, *b;
     int64_t chunks, chunk, a_i, a_l, a_chunk, b_l, b_vec;
@@ -220,7 +223,8 @@ static void product(int64_t m, int n, const factors *f, float *c, int64_t c_i) {
     PIECES(8) PIECES(4) PIECES(2) PIECES(1)
 }
 
-/* The 9 taps of LANES kernels that lie `apart`: tap by tap, a vector each; of the first n, with zeros for the others. */
+/* The 9 taps of LANES kernels, one vector for each tap. In memory the kernels lie `apart` floats from each other. Only
+   the first n of them exist; zeros stand for the others. */
 typedef float taps[9][LANES];
 typedef float eight __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int32_t order __attribute__((vector_size(32)));
@@ -284,8 +288,9 @@ static inline void write_taps(float (*from)[LANES], float *kernels, int64_t apar
     }
 }
 
-/* U of a group's kernels, whose rows are inputs first .. last; or of their transpose, rows being outputs.
-   Some rows at a time, so that neither side of the transposition strides through more pages than can be kept. */
+/* Compute U for the kernels of group g, with inputs first .. last as its rows; if `transposed` is set, compute the
+   transpose, with outputs as rows. It works on a few rows at a time, so that neither side of the transposition touches
+   more memory pages than the processor keeps addresses of. */
 static void into_U(const job *j, int64_t g, int transposed, int64_t first, int64_t last, field u) {
     int64_t rows = transposed ? j->outputs : j->inputs, columns = transposed ? j->inputs : j->outputs;
     int64_t row_step = transposed ? j->w_output : 9, step = transposed ? 9 : j->w_output;
@@ -304,7 +309,8 @@ static void into_U(const job *j, int64_t g, int transposed, int64_t first, int64
         }
 }
 
-/* dw of inputs first .. last out of dU, whose row 0 is input `first`; some rows at a time, as in `into_U` */
+/* Compute dw for inputs first .. last from dU, whose row 0 belongs to input `first`. Like `into_U` it works on a few
+   rows at a time. */
 static void out_of_dU(const job *j, int64_t first, int64_t last, field du, float *dw) {
     last = least(last, j->inputs);
     for (int64_t row = first; row < last; row += LANES)
@@ -322,7 +328,7 @@ static void out_of_dU(const job *j, int64_t first, int64_t last, field du, float
         }
 }
 
-/* e of examples first .. last */
+/* Compute e = ELU(x) for examples first .. last. */
 static void activate(const job *j, int64_t g, int64_t first, int64_t last) {
     int64_t pixels = j->side * j->side * TILE * TILE;
     for (int64_t p = 0; p < pixels; p++)
@@ -333,7 +339,8 @@ static void activate(const job *j, int64_t g, int64_t first, int64_t last) {
         }
 }
 
-/* V of one row and vector of channels. `alone`: the map is this tile, and what is around it is known to be zero. */
+/* Compute V for one tile and one vector of channels. `alone` says that the map consists of this tile only, so that
+   everything around it is zero and need not be looked up. */
 LINE window(int alone, const float *e, int64_t apart, int64_t map, int64_t top, int64_t left, int64_t n, float *v,
             int64_t v_apart) {
     vec half[WINDOW][WINDOW];
@@ -360,7 +367,7 @@ LINE window(int alone, const float *e, int64_t apart, int64_t map, int64_t top, 
     }
 }
 
-/* V of examples first .. last; row 0 of v is the first tile of example `first` */
+/* Compute V for examples first .. last; row 0 of v is the first tile of example `first`. */
 static void into_V(const job *j, int64_t g, int64_t first, int64_t last, field v) {
     int64_t map = TILE * j->side, tiles = j->side * j->side;
     for (int64_t r = first; r < last; r++) {
@@ -381,7 +388,8 @@ static void into_V(const job *j, int64_t g, int64_t first, int64_t last, field v
     }
 }
 
-/* dx = (B' dV B) ELU'(x) of examples first .. last and inputs from .. to; row 0 and vector 0 of dv are the first ones */
+/* Compute dx = (B' dV B) ELU'(x) for examples first .. last and inputs from .. to. Row 0 and vector 0 of dv belong to
+   the first of these examples and inputs. */
 static void out_of_dV(const job *j, int64_t g, int64_t first, int64_t last, int64_t from, int64_t to, field dv) {
     int64_t map = TILE * j->side, tiles = j->side * j->side;
     for (int64_t r = first; r < last; r++)
@@ -407,7 +415,8 @@ static void out_of_dV(const job *j, int64_t g, int64_t first, int64_t last, int6
         }
 }
 
-/* y of examples first .. last and outputs from .. to; row 0 and vector 0 of m are the first ones */
+/* Compute y for examples first .. last and outputs from .. to. Row 0 and vector 0 of m belong to the first of these
+   examples and outputs. */
 static void out_of_M(const job *j, int64_t g, int64_t first, int64_t last, int64_t from, int64_t to, field m) {
     int64_t map = TILE * j->side, tiles = j->side * j->side;
     for (int64_t r = first; r < last; r++)
@@ -430,7 +439,8 @@ static void out_of_M(const job *j, int64_t g, int64_t first, int64_t last, int64
             }
 }
 
-/* dM of examples first .. last, row 0 being the first; adds the sums of dy to `sum` where it is given */
+/* Compute dM for examples first .. last, where row 0 is the first tile. If `sum` is given, the sums of dy, which are
+   the gradient of the bias, are added to it. */
 static void into_dM(const job *j, int64_t g, int64_t first, int64_t last, field dm, float *sum) {
     int64_t map = TILE * j->side, tiles = j->side * j->side;
     for (int64_t r = first; r < last; r++)
@@ -454,13 +464,14 @@ static void into_dM(const job *j, int64_t g, int64_t first, int64_t last, field 
             }
 }
 
-/* A thread's part of n things, cut at multiples of `unit`. */
+/* Where the part of thread `member` begins if n things are shared out evenly and cut only at multiples of `unit`. */
 static int64_t cut(int64_t n, int64_t unit, int member, int team) {
     int64_t units = (n + unit - 1) / unit;
     return least(n, units * member / team * unit);
 }
 
-/* The first of a thread's rows; the next thread's first is where they end. Pairs: half a hundred for each of two. */
+/* The first row of a thread's share; the share ends where that of the next thread begins. Shares are cut at even rows,
+   so that two threads split a batch of 100 into 50 and 50. */
 static int64_t own_rows(int64_t rows, int member, int team) { return cut(rows, 2, member, team); }
 
 static void wait_for(int team) {
@@ -469,7 +480,8 @@ static void wait_for(int team) {
     }
 }
 
-/* M of a block's rows and of columns at .. at + width, out of V and U; dV likewise out of dM and the transpose of U */
+/* Multiply V by U, at every point, for the rows of a block and the columns at .. at + width of the result M. The same
+   function multiplies dM by the transpose of U, which gives dV. */
 static void products(int64_t rows, int64_t inner, int64_t at, int64_t width, field v, field u, field m) {
     for (int p = 0; p < POINTS; p++)
         for (int64_t c = 0; c < width; c += STRIP) {
@@ -482,11 +494,11 @@ static void products(int64_t rows, int64_t inner, int64_t at, int64_t width, fie
         }
 }
 
-/* What the rows of a group need in floats. */
+/* How many floats of scratch memory a thread needs for the rows of a group. */
 static int64_t forward_room(const size *s) { return POINTS * (s->u + s->v + s->m); }
 static int64_t backward_room(const size *s) { return POINTS * (2 * s->u + s->v + s->dm + s->m) + s->outputs; }
 
-/* y of examples first .. last of a group */
+/* The forward pass: compute y for examples first .. last of group g. */
 static void convolve_rows(const job *j, int64_t g, int64_t first, int64_t last, float *room) {
     size sized = sizes(j, 0), *s = &sized;
     field u = {room, s->u, s->inputs * LANES, LANES};
@@ -505,7 +517,7 @@ static void convolve_rows(const job *j, int64_t g, int64_t first, int64_t last, 
     }
 }
 
-/* dU += V' dM of some rows; `more`: there is a dU already */
+/* Compute dU = V' dM from the rows of a block; if `more` is set, add it to the dU that is there already. */
 static void add_dU(const size *s, int64_t rows, field v, field dm, int more, field du) {
     for (int p = 0; p < POINTS; p++)
         for (int64_t i = 0; i < s->inputs; i += LANES)
@@ -520,7 +532,7 @@ static void add_dU(const size *s, int64_t rows, field v, field dm, int more, fie
             }
 }
 
-/* dx of examples first .. last of a group, and what they give to dw and dbias */
+/* The backward pass: compute dx for examples first .. last of group g, and their contribution to dw and dbias. */
 static void convolve_rows_backward(const job *j, int64_t g, int64_t first, int64_t last, float *dw, float *dbias,
                                    float *room) {
     size sized = sizes(j, 1), *s = &sized;
@@ -549,14 +561,16 @@ static void convolve_rows_backward(const job *j, int64_t g, int64_t first, int64
     if (dbias) memcpy(dbias, sum, 4 * j->outputs);
 }
 
-/* A parameter's gradient is a sum over rows: the first of a team has that of its rows in place, each other in a copy.
-   Every member adds these to a part of what is in place, after all have theirs. */
+/* The gradient of a parameter is a sum over rows, and each thread has summed over its own rows. The first thread of the
+   team has written its sum to the final place, every other thread to a copy. Once all have finished, this function adds
+   the copies to the final place; each thread does so for a part of the numbers. */
 static void add_copies(float *place, const float *copies, int64_t apart, int64_t n, int member, int team) {
     int64_t from = cut(n, LANES, member, team), to = cut(n, LANES, member + 1, team);
     for (int other = 1; place && other < team; other++) add(copies + (other - 1) * apart + from, to - from, place + from);
 }
 
-/* Memory that a thread keeps for its next call: to have fresh pages mapped each time takes longer than a convolution. */
+/* Scratch memory, which each thread keeps for its next call. If it were allocated anew in every call, the system would
+   have to map fresh pages each time, and that takes longer than a small convolution. */
 static float *scratch(int64_t bytes) {
     static __thread float *kept;
     static __thread int64_t size;
@@ -572,13 +586,15 @@ static float *scratch(int64_t bytes) {
     return kept;
 }
 
-/* What a member of a team does with a group: for all of `what`, in memory shared by the team and its own. */
+/* The work that one thread, `member` of a team of `team`, does on group g of the job `what`. The memory `shared`
+   belongs to the whole team, the memory `own` to this thread. */
 typedef void work(const void *what, int64_t g, float *shared, float *own, int member, int team);
 
 static int team_of(int64_t groups, int threads) { return groups < threads ? threads : 1; }
 
-/* All threads on one group after another, where groups are fewer than threads; else each thread on a group, and then on
-   the next that none has taken: cores that others use too are not equally fast. */
+/* Run the work for all groups. If there are fewer groups than threads, all threads work together on one group after the
+   other. Otherwise each thread takes a group for itself and then the next one that is free, because cores that other
+   programs use as well are not equally fast. Returns 0 if memory is short. */
 static int by_groups(int64_t groups, int64_t shared, int64_t own, int threads, work *of, const void *what) {
     int together = team_of(groups, threads) > 1;
     int64_t copies = together ? 1 : threads;

@@ -22,10 +22,11 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
         return self._over_all_processes(input)
 
     def _over_all_processes(self, x: Tensor) -> Tensor:
-        """The moments of each process around its own mean, exchanged at once, make up those of all (Chan et al. 1979).
+        """Batch norm with the mean and variance of all processes, from those of each (Chan et al. 1979).
 
-        A sum of squares would do with less arithmetic and lose digits; a mean and then a variance around it would take
-        two exchanges, and waiting for them is what batch norm costs here.
+        Every process computes moments around its own mean, and one exchange of these is enough. Sums of squares would
+        need less arithmetic but lose digits. A common mean first and then a variance around it would need two
+        exchanges, and the time of batch norm is the time spent waiting for exchanges.
         """
         over = [d for d in range(x.dim()) if d != 1]
         column = [1, -1] + [1] * (x.dim() - 2)
@@ -48,7 +49,10 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
 
 
 def _of_each(*parts: Tensor) -> tuple[Tensor, ...]:
-    """Vectors of every process, (processes, length) each, in one exchange: all but this one's row are zeros."""
+    """The vectors of all processes, (processes, length) each, in one exchange.
+
+    Every process fills its own row of a matrix of zeros, and the sum of these matrices holds all rows.
+    """
     own = torch.cat(parts)
     row = torch.arange(ranks.size(), dtype=torch.int64, device=own.device) == ranks.rank()
     return ranks.total(row[:, None] * own).split([len(part) for part in parts], 1)
