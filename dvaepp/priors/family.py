@@ -36,6 +36,7 @@ class Prior(nn.Module, ABC):
     """
 
     kind: ClassVar[Kind]
+    min_units: ClassVar[int] = 1
     num_units: int
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,8 @@ class RBM(BoltzmannPrior):
     >>> prior.sample(16, torch.Generator().manual_seed(0)).shape
     torch.Size([16, 200])
     """
+
+    min_units: ClassVar[int] = 2
 
     def __init__(self, num_left: int, num_right: int) -> None:
         super().__init__()

@@ -118,6 +118,8 @@ class FeedForwardConfig(ModelConfig):
         return "bernoulli"
 
     def check_training(self, training: "TrainingConfig", estimated: bool) -> None:
+        if sum(self.groups) < self.prior.min_units:
+            raise ValueError(f"model.groups: the prior {self.prior.name} needs at least {self.prior.min_units} units")
         if self.hidden and self.batch_norm and training.batch_size * training.importance_samples < 2:
             raise ValueError("training.batch_size must be at least 2 where hidden layers have batch norm")
 

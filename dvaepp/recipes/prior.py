@@ -90,6 +90,12 @@ class PriorConfig(Section):
         found: Kind = _members()[self.name].kind
         return found
 
+    @property
+    def min_units(self) -> int:
+        """The fewest units it can be made for."""
+        found: int = _members()[self.name].min_units
+        return found
+
     def num_couplings(self, num_units: int) -> int:
         """Numbers that the couplings of so many units are stored in; a directed prior has none."""
         return _members()[self.name].num_couplings(num_units) if self.kind == "undirected" else 0

@@ -268,9 +268,9 @@ class Recipe(Section):
         self._read_for_model()
         undirected, objective = self.training.objective in UNDIRECTED, self.training.objective
         if undirected != self.model.undirected:
-            prior = "rbm" if self.model.undirected else "directed"
+            kind = "an undirected" if self.model.undirected else "a directed"
             raise ValueError(
-                f"objective {objective!r} does not fit prior {prior!r}: an rbm prior trains "
+                f"objective {objective!r} does not fit {kind} prior: an undirected one, such as an RBM, trains "
                 f"with {', '.join(UNDIRECTED)}, a directed one with joint or marginal"
             )
         self.model.check_training(self.training, self.estimator is not None)
@@ -339,7 +339,7 @@ class Recipe(Section):
         from dvaepp.estimators import MEMBERS
 
         assert self.estimator is not None
-        MEMBERS[self.estimator.name].check("rbm" if self.model.undirected else "directed")
+        MEMBERS[self.estimator.name].check("undirected" if self.model.undirected else "directed")
         if self.model.undirected:
             raise ValueError("gradient estimators train directed priors here: the chains of an RBM need a smoothing")
         if self.smoothing.name != "binary" or self.training.objective != "joint":
