@@ -32,9 +32,8 @@ if TYPE_CHECKING:
         smoothing,
         training,
     )
+    from dvaepp.api import evaluate, load, report, train
     from dvaepp.models.binary_vae import BinaryVAE
-    from dvaepp.runs import load
-    from dvaepp.training.loop import train
 
 __all__ = [
     "BinaryVAE",
@@ -44,6 +43,7 @@ __all__ = [
     "distributions",
     "errors",
     "estimators",
+    "evaluate",
     "evaluation",
     "load",
     "log_partition",
@@ -52,13 +52,20 @@ __all__ = [
     "objectives",
     "priors",
     "recipes",
+    "report",
     "samplers",
     "smoothing",
     "train",
     "training",
 ]
 
-_HOMES = {"BinaryVAE": "dvaepp.models.binary_vae", "load": "dvaepp.runs", "train": "dvaepp.training.loop"}
+_HOMES = {
+    "BinaryVAE": "dvaepp.models.binary_vae",
+    "evaluate": "dvaepp.api",
+    "load": "dvaepp.api",
+    "report": "dvaepp.api",
+    "train": "dvaepp.api",
+}
 
 if not TYPE_CHECKING:  # a type checker would take any name for one that this function knows
 

@@ -74,6 +74,7 @@ def train(
     run_dir = run_dir or Path("runs") / f"{chosen.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     with ranks.joined(device) as device:
         run_dir = Path(ranks.from_first(str(run_dir)))  # its name may hold the time
+        chosen.model.check_buildable()
         training.train(chosen, run_dir, data_dir=data_dir, resume=resume, device=device)
         first = ranks.rank() == 0
     if first:
@@ -589,11 +590,9 @@ def report(
     debug: Debug = False,
 ) -> None:
     """One HTML page about a run that needs nothing else: curves, samples, the prior, the evaluation, the recipe."""
-    from dvaepp.reporting import page
+    from dvaepp import api
 
-    out = out or run / "report.html"
-    page.write(_read_run(run, device), out, data_dir)
-    print(f"wrote {out}")
+    print(f"wrote {api.report(run, out, device=_device(device), data_dir=data_dir)}")
 
 
 def _read_run(folder: Path, device: str) -> "Run":

@@ -1,5 +1,6 @@
 """Run directories: load a trained model, evaluate it, look at it."""
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -48,15 +49,22 @@ def load(
     average: bool = False,
     device: str = "cpu",
     say: Callable[[str], None] | None = None,
+    model: Model | None = None,
 ) -> Trained:
     """The model of a run: its best checkpoint by validation, or its `last`; if damaged, another one, and `say` so.
 
     `average` takes the averaged weights in place of the trained ones, where the run has any (`training.average`).
+    A run of a `model` of one's own stores no program: give a model of the same architecture, as it was made for
+    training, and it gets the weights. Another architecture is refused by the name and the shapes of a tensor.
     """
     recipe = read_recipe(run_dir)
+    if model is None:
+        recipe.model.check_buildable()
     saved = checkpoint.read(Path(run_dir) / "checkpoints", which, device, say or to_stderr)
     if average and not checkpoint.under("average", saved.tensors):
         raise UsageError(f"{run_dir} has no averaged weights: train with --set training.average=0.05")
+    if model is not None:
+        return Trained(_filled(model, saved, average).to(device), recipe, _record(saved))
     try:
         return Trained(_model(recipe, saved, average).to(device), recipe, _record(saved))
     except (KeyError, TypeError, ValueError, RuntimeError, StopIteration) as error:
@@ -77,6 +85,16 @@ def _model(recipe: Recipe, saved: checkpoint.Checkpoint, average: bool) -> Model
     blank = torch.zeros(shape, dtype=torch.float32, device="cpu")
     mean = weights["train_mean"].cpu().reshape(shape) if "train_mean" in weights else blank
     model = build_model(recipe.model, mean)
+    model = model.to(next(value.dtype for value in weights.values() if value.is_floating_point()))
+    model.load_state_dict(weights)
+    return model
+
+
+def _filled(model: Model, saved: checkpoint.Checkpoint, average: bool) -> Model:
+    """A model of one's own with the weights of a checkpoint."""
+    weights, record = checkpoint.under("average" if average else "model", saved.tensors), saved.record
+    model.prepare(record.get("sample_shape", record["image_shape"]), record["image_shape"])
+    model.check_weights(weights)
     model = model.to(next(value.dtype for value in weights.values() if value.is_floating_point()))
     model.load_state_dict(weights)
     return model
@@ -108,8 +126,8 @@ def export(run_dir: Path | str, out: Path | str, *, say: Callable[[str], None] |
     recipe = read_recipe(run_dir)
     saved = checkpoint.read(Path(run_dir) / "checkpoints", "best")
     weights = {name: value for name, value in saved.tensors.items() if name.startswith("model.")}
-    kept = ("step", "dataset", "data_checksum", "image_shape", "version")
-    record = {name: saved.record[name] for name in kept}
+    kept = ("step", "dataset", "data_checksum", "image_shape", "sample_shape", "version")
+    record = {name: saved.record[name] for name in kept if name in saved.record}
     out.mkdir(parents=True)
     digest = checkpoint.write(out / "checkpoints", weights, record, recipe.model_dump(mode="json"), best=True)
     write_durably(out / "recipe.json", (recipe.model_dump_json(indent=1) + "\n").encode())
@@ -157,6 +175,8 @@ def evaluate(
     show_progress: bool | None = None,
     show: Callable[[dict[str, Any]], None] = lambda result: None,
     say: Callable[[str], None] | None = None,
+    model: Model | None = None,
+    dataset: Dataset | None = None,
     **log_z_options: Any,
 ) -> dict[str, Any]:
     """Importance-weighted log-likelihood of a run, with log Z and its error folded in.
@@ -169,12 +189,12 @@ def evaluate(
     NonFiniteResult and writes nothing where there is no finite result, and NotWritten where it cannot be written.
     """
     say = say or to_stderr
-    trained = load(run_dir, device=device, say=say)
+    trained = load(run_dir, device=device, say=say, model=model)
     recipe = trained.recipe
     num_samples = recipe.evaluation.samples if num_samples is None else num_samples
     if num_samples < 1 or (limit is not None and limit < 1):
         raise UsageError(f"samples and limit must be at least 1, got {num_samples} and {limit}")
-    dataset = dataset_of(recipe, data_dir)
+    dataset = dataset_of(recipe, data_dir) if dataset is None else dataset
     check_same_data(run_dir, trained.record, dataset, recipe.data)
     chosen = subset(len(dataset.split(split)), limit)
     x = dataset.images(split, chosen)
@@ -197,7 +217,8 @@ def evaluate(
     }
     each = {"trained": estimates}
     if trained.record["averaged"]:
-        averaged = load(run_dir, average=True, device=device, say=say)
+        other = None if model is None else copy.deepcopy(model)
+        averaged = load(run_dir, average=True, device=device, say=say, model=other)
         result["average"], each["averaged"] = _measured(run_dir, averaged, x, num_samples, smoothing, options)
     if first:
         try:

@@ -15,7 +15,7 @@ folder asks which class a model is.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -62,6 +62,16 @@ class Model(nn.Module, ABC):
     """Beginnings of the names of saved tensors that have changed: name now -> name in older checkpoints."""
 
     @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """The shape of one x as the networks take it; pictures show `image_shape`, of as many numbers."""
+        return self.image_shape
+
+    @property
+    def reads(self) -> Literal["bernoulli", "logistic_mixture", "gaussian"]:
+        """The likelihood that data is read for: binary images, 256 levels in [-1, 1], or numbers as they are."""
+        return "bernoulli"
+
+    @property
     def num_units(self) -> int:
         return sum(self.group_sizes)
 
@@ -82,6 +92,11 @@ class Model(nn.Module, ABC):
     def num_smoothed_groups(self) -> int:
         """Groups of binary units, for each of which a smoothing may be given."""
         return len(self.group_sizes)
+
+    def prepare(self, sample_shape: Sequence[int], image_shape: Sequence[int]) -> None:
+        """Refuse data of a shape that the model is not made for; called before training and loading."""
+        if tuple(sample_shape) != self.sample_shape:
+            raise UsageError(f"this model takes x of shape {self.sample_shape}, and the data has {tuple(sample_shape)}")
 
     @abstractmethod
     def terms(
@@ -178,6 +193,17 @@ class Model(nn.Module, ABC):
         """Also of checkpoints from before tensors were renamed."""
         names = {self.former_name(name): name for name in self.state_dict()}
         return super().load_state_dict({names.get(k, k): v for k, v in state_dict.items()}, *args, **kwargs)
+
+    def check_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Refuse the weights of another architecture, naming the first tensor that differs and both shapes."""
+        own = {name: tuple(value.shape) for name, value in self.state_dict().items()}
+        names = {self.former_name(name): name for name in own}
+        given = {names.get(name, name): tuple(value.shape) for name, value in weights.items()}
+        wrong = [name for name in {**own, **given} if own.get(name) != given.get(name)]
+        if wrong:
+            here, there = (found.get(wrong[0], "missing") for found in (own, given))
+            more = f" ({len(wrong)} tensors differ)" if len(wrong) > 1 else ""
+            raise UsageError(f"the run holds another architecture: {wrong[0]} is {there} there and {here} here{more}")
 
     def former_name(self, name: str) -> str:
         """The name of a tensor in older checkpoints."""

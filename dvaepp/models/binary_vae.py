@@ -4,16 +4,17 @@ q(z, ζ|x) = Π_a q(z_a|x, ζ_<a) r(ζ_a|z_a),   p(x, ζ, z) = p(z) Π r(ζ|z) p
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from dvaepp.kernels import bernoulli
 from dvaepp.models.base import LogWeights, Model, Smoothings, Terms
+from dvaepp.models.dry_run import check_parts, dry_run
 from dvaepp.models.inpainting import Latents
 from dvaepp.models.latents import smoothed
-from dvaepp.models.likelihoods import Likelihood
+from dvaepp.models.likelihoods import Likelihood, Own, own
 from dvaepp.models.noise import BatchNoise
 from dvaepp.models.summary import Row, count
 from dvaepp.objectives.prior_kl import prior_kl
@@ -21,6 +22,13 @@ from dvaepp.priors.base import BoltzmannPrior
 from dvaepp.priors.family import Prior
 from dvaepp.smoothing.binary import Binary
 from dvaepp.smoothing.groups import for_groups
+
+if TYPE_CHECKING:
+    Encoders = Sequence[nn.Module]
+    Network = nn.Module
+    AnyPrior = Prior
+else:
+    Encoders = Network = AnyPrior = Any  # `check_parts` refuses other things with a remedy
 
 
 class Groups(NamedTuple):
@@ -31,27 +39,63 @@ class Groups(NamedTuple):
 
 
 class BinaryVAE(Model):
-    """`encoders[a](x, *zeta_before)` gives logits (rows, units), `decoder(zeta)` the likelihood's parameters."""
+    """Use it to train one's own networks around groups of binary units.
+
+    `encoders[a](x, *zeta_before)` takes x in the data's shape and one tensor (rows, units) per earlier group, and
+    returns logits (rows, units) of group a. `decoder(zeta)` takes all groups side by side, (rows, units), and returns
+    the likelihood's parameters: for "bernoulli" logits, "gaussian" means and then log standard deviations, each in any
+    shape of as many numbers; for "logistic_mixture" 100 channels per colour pixel, 30 per grey one. A function of
+    (parameters, x) that returns log p(x) of each row (rows,) is a likelihood, too. `prior` is any member of
+    `dvaepp.priors`. Shapes are checked by a dry run when the data is known (`prepare`), before the first step.
+
+    >>> net, decoder = nn.Sequential(nn.Flatten(), nn.Linear(784, 64)), nn.Linear(64, 784)
+    >>> dvaepp.train(dvaepp.BinaryVAE([net], decoder, dvaepp.RBM(32, 32)), data=images, run_dir="run", steps=10_000)
+    """
 
     encoders: nn.ModuleList
     decoder: nn.Module
     prior: Prior
-    likelihood: Likelihood
 
     def __init__(
         self,
-        encoders: Sequence[nn.Module],
-        decoder: nn.Module,
-        prior: Prior,
-        likelihood: Likelihood,
+        encoders: Encoders,
+        decoder: Network,
+        prior: AnyPrior,
+        likelihood: Own = "bernoulli",
         *,
-        image_shape: Sequence[int],
-        group_sizes: Sequence[int],
+        image_shape: Sequence[int] | None = None,
+        group_sizes: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
-        self.image_shape, self.group_sizes = tuple(image_shape), list(group_sizes)
+        check_parts(encoders, decoder, prior)
+        self.image_shape = () if image_shape is None else tuple(image_shape)
+        self.group_sizes = [] if group_sizes is None else list(group_sizes)
+        self._sample_shape = self.image_shape
         self.encoders, self.decoder, self.prior = nn.ModuleList(encoders), decoder, prior
-        self.likelihood = likelihood
+        self.likelihood_spec = likelihood
+        self._likelihood: Likelihood | None = None
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        return self._sample_shape
+
+    @property
+    def likelihood(self) -> Likelihood:
+        if self._likelihood is None:
+            self._likelihood = own(self.likelihood_spec, self.sample_shape)
+        return self._likelihood
+
+    @property
+    def reads(self) -> Literal["bernoulli", "logistic_mixture", "gaussian"]:
+        # a mixture reads alike for every number of channels
+        return own(self.likelihood_spec, self.sample_shape or (1,)).reads
+
+    def prepare(self, sample_shape: Sequence[int], image_shape: Sequence[int]) -> None:
+        """Learn the sizes of the groups from a dry run, or refuse networks that do not fit this data or each other."""
+        if self.image_shape and tuple(sample_shape) != self.sample_shape:
+            super().prepare(sample_shape, image_shape)
+        self._sample_shape, self.image_shape = tuple(sample_shape), tuple(image_shape)
+        self.group_sizes = dry_run(self, self.group_sizes)
 
     @property
     def boltzmann(self) -> BoltzmannPrior | None:
@@ -131,8 +175,9 @@ class BinaryVAE(Model):
 
     def decode(self, code: Tensor, generator: torch.Generator | None = None, mean: bool = True) -> Tensor:
         parameters = self.likelihood_parameters(code.split(self.group_sizes, -1))
-        parameters = self.likelihood.shaped(parameters, self.image_shape)
-        return self.likelihood.mean(parameters) if mean else self.likelihood.sample(parameters, generator)
+        parameters = self.likelihood.shaped(parameters, self.sample_shape)
+        x = self.likelihood.mean(parameters) if mean else self.likelihood.sample(parameters, generator)
+        return x.reshape(len(x), *self.image_shape)
 
     def shown(self, images: Tensor) -> Tensor:
         return self.likelihood.shown(images)

@@ -297,6 +297,10 @@ class DVAE(Model):
         q = Posterior(self, self.features(x), noise, None, exact=True)
         return self.decoder.generate(self.top_down(q, len(x)).features, generator, mean)
 
+    @property
+    def reads(self) -> Literal["bernoulli", "logistic_mixture", "gaussian"]:
+        return self.likelihood.reads
+
     def shown(self, images: Tensor) -> Tensor:
         return self.likelihood.shown(images)
 

@@ -15,7 +15,6 @@ from dvaepp.models.base import LogWeights, Smoothings
 from dvaepp.models.binary_vae import BinaryVAE
 from dvaepp.models.dense_target import DenseTarget
 from dvaepp.models.dense_weights import CHUNK, ROWS, DenseWeights
-from dvaepp.models.likelihoods import BernoulliPixels
 from dvaepp.networks.dense import Dense
 from dvaepp.priors import MEMBERS, Prior
 
@@ -61,7 +60,7 @@ class FeedForward(BinaryVAE):
             encoders,
             decoder,
             made,
-            BernoulliPixels(),
+            "bernoulli",
             image_shape=train_mean.shape,
             group_sizes=group_sizes,
         )

@@ -2,7 +2,8 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from dvaepp.kernels import bernoulli
 from dvaepp.numerics import uniform
 
 MIXTURES = 10  # App. G: 100 output channels
+LEAST_LOG_SD = -7.0  # as of the logistic mixture: a density without bound would swallow everything else
+HALF_LOG_2PI = 0.9189385332046727
 
 
 class Likelihood(ABC):
@@ -21,6 +24,8 @@ class Likelihood(ABC):
 
     channels: int
     outputs: int
+    reads: Literal["bernoulli", "logistic_mixture", "gaussian"]
+    """What data is read for it: binary images, 256 levels in [-1, 1], or numbers as they are."""
 
     @abstractmethod
     def log_prob(self, parameters: Tensor, x: Tensor) -> Tensor:
@@ -40,6 +45,11 @@ class Likelihood(ABC):
             )
         return parameters.reshape(len(parameters), *expected)
 
+    def check(self, parameters: Tensor, x: Tensor) -> None:
+        """Refuse a decoder's output that does not fit x; called once, before the first step."""
+        self.shaped(parameters, x.shape[1:])
+        self.total(parameters, x)
+
     def total(self, parameters: Tensor, x: Tensor) -> Tensor:
         """log p(x) of whole images, (rows,), from a decoder's output."""
         return self.log_prob(self.shaped(parameters, x.shape[1:]), x).flatten(1).sum(1)
@@ -55,6 +65,7 @@ class Likelihood(ABC):
 
 class BernoulliPixels(Likelihood):
     channels = outputs = 1
+    reads = "bernoulli"
 
     def log_prob(self, parameters: Tensor, x: Tensor) -> Tensor:
         return -binary_cross_entropy_with_logits(parameters, x, reduction="none").squeeze(1)
@@ -84,6 +95,7 @@ class LogisticMixturePixels(Likelihood):
 
     channels = 3
     outputs = 10 * MIXTURES
+    reads = "logistic_mixture"
 
     def log_prob(self, parameters: Tensor, x: Tensor) -> Tensor:
         return self._mixture(parameters).log_prob(x.permute(0, 2, 3, 1))
@@ -125,6 +137,69 @@ class GreyMixturePixels(LogisticMixturePixels):
         return DiscretizedLogisticMixture.from_channels(parameters, validate_args=False, grey=True)
 
 
+class GaussianPixels(Likelihood):
+    """Real numbers: a network gives a mean and a log standard deviation for each, the means first."""
+
+    reads = "gaussian"
+
+    def shaped(self, parameters: Tensor, image_shape: Sequence[int]) -> Tensor:
+        """(rows, 2, numbers of x): means and log standard deviations, which are kept above `LEAST_LOG_SD`."""
+        numbers = math.prod(image_shape)
+        if math.prod(parameters.shape[1:]) != 2 * numbers:
+            raise UsageError(
+                f"the decoder gives {tuple(parameters.shape[1:])} for x of shape {tuple(image_shape)}: a Gaussian "
+                f"likelihood takes {2 * numbers} numbers, a mean and a log standard deviation for each of {numbers}"
+            )
+        mean, log_sd = parameters.reshape(len(parameters), 2, *image_shape).unbind(1)
+        return torch.stack([mean, log_sd.clamp_min(LEAST_LOG_SD)], 1)
+
+    def log_prob(self, parameters: Tensor, x: Tensor) -> Tensor:
+        mean, log_sd = parameters.unbind(1)
+        return -0.5 * ((x - mean) * torch.exp(-log_sd)) ** 2 - log_sd - HALF_LOG_2PI
+
+    def sample(self, parameters: Tensor, generator: torch.Generator | None) -> Tensor:
+        mean, log_sd = parameters.unbind(1)
+        noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
+        return mean + log_sd.exp() * noise
+
+    def mean(self, parameters: Tensor) -> Tensor:
+        return parameters[:, 0]
+
+
+class OwnLikelihood(Likelihood):
+    """log p(x) by a function of the decoder's output and x that returns (rows,); mean images where those fit."""
+
+    reads = "gaussian"
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.function = function
+
+    def shaped(self, parameters: Tensor, image_shape: Sequence[int]) -> Tensor:
+        if math.prod(parameters.shape[1:]) != math.prod(image_shape):
+            raise UsageError(
+                f"the decoder gives {tuple(parameters.shape[1:])} for images {tuple(image_shape)}: give BinaryVAE a "
+                "subclass of dvaepp.models.likelihoods.Likelihood, whose mean makes images of that"
+            )
+        return parameters.reshape(len(parameters), *image_shape)
+
+    def check(self, parameters: Tensor, x: Tensor) -> None:
+        found = self.total(parameters, x)
+        if found.shape != (len(x),):
+            raise UsageError(f"the likelihood gives {tuple(found.shape)} for {len(x)} rows; expected ({len(x)},)")
+
+    def total(self, parameters: Tensor, x: Tensor) -> Tensor:
+        return self.function(parameters, x)
+
+    def log_prob(self, parameters: Tensor, x: Tensor) -> Tensor:
+        return self.function(parameters, x)
+
+    def sample(self, parameters: Tensor, generator: torch.Generator | None) -> Tensor:
+        return parameters
+
+    def mean(self, parameters: Tensor) -> Tensor:
+        return parameters
+
+
 LIKELIHOODS: dict[str, tuple[Likelihood, ...]] = {
     "bernoulli": (BernoulliPixels(),),
     "logistic_mixture": (GreyMixturePixels(), LogisticMixturePixels()),
@@ -139,3 +214,21 @@ def likelihood(name: str, channels: int) -> Likelihood:
             return each
     taken = " or ".join(str(each.channels) for each in LIKELIHOODS[name])
     raise UsageError(f"a {name} likelihood takes images of {taken} channels, got {channels}")
+
+
+Own = str | Likelihood | Callable[[Tensor, Tensor], Tensor]
+"""A likelihood by name, as an object, or as a function (parameters, x) -> log p(x) of each row."""
+
+
+def own(spec: Own, sample_shape: Sequence[int]) -> Likelihood:
+    """The likelihood of somebody's own model for x of this shape."""
+    if isinstance(spec, Likelihood):
+        return spec
+    if not isinstance(spec, str):
+        return OwnLikelihood(spec)
+    names = ("bernoulli", "logistic_mixture", "gaussian")
+    if spec not in names:
+        raise UsageError(f"likelihood is {spec[:40]!r}; expected {', '.join(names)}, or a function of parameters and x")
+    if spec == "logistic_mixture":
+        return likelihood(spec, sample_shape[0])
+    return BernoulliPixels() if spec == "bernoulli" else GaussianPixels()

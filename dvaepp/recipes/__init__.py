@@ -14,7 +14,7 @@ from dvaepp.errors import UsageError
 from dvaepp.recipes import prior, smoothing
 from dvaepp.recipes.schema import Recipe
 
-KINDS = ("feedforward", "convolutional")
+KINDS = ("feedforward", "convolutional", "own")
 FAMILIES: dict[str, Any] = {"smoothing": smoothing, "model.prior": prior}
 """Sections that are a member of a family: its name decides which fields there are. Each module knows its family."""
 

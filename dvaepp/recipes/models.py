@@ -6,10 +6,11 @@ Each kind of model is one class here; nothing else in the library asks for the k
 import math
 import re
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from dvaepp.errors import UsageError
 from dvaepp.recipes.prior import PriorConfig
 from dvaepp.recipes.section import Section
 
@@ -24,11 +25,15 @@ if TYPE_CHECKING:
 
 Units = Annotated[int, Field(ge=1, le=100_000)]
 Likelihood = Literal["bernoulli", "logistic_mixture"]
+Reading = Literal["bernoulli", "logistic_mixture", "gaussian"]
 SHAPES: dict[str, tuple[int, int, int]] = {"bernoulli": (1, 28, 28), "logistic_mixture": (3, 32, 32)}
 
 
 class ModelConfig(Section):
     """What every kind of model says of itself before it is built."""
+
+    counted: ClassVar[bool] = True
+    """Whether its parameters and its memory can be counted from the section alone."""
 
     @property
     @abstractmethod
@@ -52,7 +57,7 @@ class ModelConfig(Section):
 
     @property
     @abstractmethod
-    def expected_likelihood(self) -> Likelihood:
+    def expected_likelihood(self) -> Reading:
         """The kind of images that it takes."""
 
     @property
@@ -71,7 +76,7 @@ class ModelConfig(Section):
         return SHAPES[self.expected_likelihood]
 
     @abstractmethod
-    def for_images(self, likelihood: Likelihood | None, resize: str | None) -> "Self":
+    def for_images(self, likelihood: Reading | None, resize: str | None) -> "Self":
         """The section for images of one's own that are read for a likelihood, or for its own one where that is None."""
 
     @abstractmethod
@@ -81,6 +86,9 @@ class ModelConfig(Section):
     @abstractmethod
     def misfit(self, shape: tuple[int, int, int], pixels: int | None = None) -> str:
         """Why it cannot take images of this shape, or nothing; `pixels` is their number where saved weights tell it."""
+
+    def check_buildable(self) -> None:
+        """Refuse a model that only its user's program can make."""
 
     @abstractmethod
     def build(self, train_mean: "Tensor", generator: "torch.Generator | None" = None) -> "Model":
@@ -114,7 +122,7 @@ class FeedForwardConfig(ModelConfig):
         return len(self.groups)
 
     @property
-    def expected_likelihood(self) -> Likelihood:
+    def expected_likelihood(self) -> Reading:
         return "bernoulli"
 
     def check_training(self, training: "TrainingConfig", estimated: bool) -> None:
@@ -123,7 +131,7 @@ class FeedForwardConfig(ModelConfig):
         if self.hidden and self.batch_norm and training.batch_size * training.importance_samples < 2:
             raise ValueError("training.batch_size must be at least 2 where hidden layers have batch norm")
 
-    def for_images(self, likelihood: Likelihood | None, resize: str | None) -> "Self":
+    def for_images(self, likelihood: Reading | None, resize: str | None) -> "Self":
         if likelihood == "logistic_mixture":
             raise ValueError(
                 "data.likelihood 'logistic_mixture' needs a convolutional model, such as those of the table3 "
@@ -206,7 +214,7 @@ class ConvolutionalConfig(ModelConfig):
         return len(self.unit_groups) + (self.local_groups if self.local_kind == "bernoulli" else 0)
 
     @property
-    def expected_likelihood(self) -> Likelihood:
+    def expected_likelihood(self) -> Reading:
         return self.likelihood
 
     @property
@@ -227,7 +235,7 @@ class ConvolutionalConfig(ModelConfig):
         if training.batch_size < 2:
             raise ValueError("training.batch_size must be at least 2 for a convolutional model: it has batch norm")
 
-    def for_images(self, likelihood: Likelihood | None, resize: str | None) -> "Self":
+    def for_images(self, likelihood: Reading | None, resize: str | None) -> "Self":
         if resize is not None and max(map(int, resize.split("x"))) > self.image_size:
             raise ValueError(f"data.resize is {resize}; model.image_size takes at most {self.image_size} pixels")
         return self.model_copy(update={"likelihood": likelihood or self.likelihood})
@@ -304,3 +312,78 @@ class ConvolutionalConfig(ModelConfig):
 
 def _doublings(size: int) -> int:
     return size.bit_length() - 1
+
+
+class OwnConfig(ModelConfig):
+    """A model that a user's program has made: what it is, in names and shapes. It holds no code and builds nothing."""
+
+    counted: ClassVar[bool] = False
+    kind: Literal["own"] = "own"
+    model_class: Annotated[str, Field(max_length=200)]
+    group_sizes: Annotated[tuple[Units, ...], Field(max_length=10_000)]
+    binary_code: bool = True
+    boltzmann: bool = False
+    terms: Annotated[tuple[str, ...], Field(max_length=10_000)] = ()
+    smoothed: Annotated[int, Field(ge=0, le=10_000)] = 0
+    reads: Reading = "bernoulli"
+    tensors: dict[str, str] = {}
+
+    @classmethod
+    def of(cls, model: "Model") -> "OwnConfig":
+        """The description of a model that is prepared for its data."""
+        return cls(
+            model_class=type(model).__qualname__,
+            group_sizes=tuple(model.group_sizes),
+            binary_code=model.binary_code,
+            boltzmann=model.boltzmann is not None,
+            terms=tuple(model.kl_names()),
+            smoothed=model.num_smoothed_groups,
+            reads=model.reads,
+            tensors={name: " x ".join(map(str, value.shape)) or "1" for name, value in model.state_dict().items()},
+        )
+
+    @property
+    def undirected(self) -> bool:
+        return self.boltzmann
+
+    @property
+    def num_couplings(self) -> int:
+        return 0
+
+    @property
+    def unit_groups(self) -> list[int]:
+        return list(self.group_sizes) if self.binary_code else []
+
+    @property
+    def smoothed_groups(self) -> int:
+        return self.smoothed
+
+    @property
+    def expected_likelihood(self) -> Reading:
+        return self.reads
+
+    @property
+    def kl_names(self) -> list[str]:
+        return list(self.terms)
+
+    def check_training(self, training: "TrainingConfig", estimated: bool) -> None:
+        if estimated:
+            raise ValueError(
+                "gradient estimators train the feed-forward models of recipes; this model needs a smoothing"
+            )
+
+    def for_images(self, likelihood: Reading | None, resize: str | None) -> "Self":
+        return self
+
+    def misfit(self, shape: tuple[int, int, int], pixels: int | None = None) -> str:
+        return ""
+
+    def check_buildable(self) -> None:
+        raise UsageError(
+            f"the run holds a {self.model_class} of one's own, whose program it does not store: in Python, "
+            "dvaepp.load(run, model=build()), and likewise train(..., resume=True), evaluate and report"
+        )
+
+    def build(self, train_mean: "Tensor", generator: "torch.Generator | None" = None) -> "Model":
+        self.check_buildable()
+        raise AssertionError("a model of one's own cannot be built")

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag,
 from dvaepp.errors import UsageError
 from dvaepp.recipes.models import ConvolutionalConfig as ConvolutionalConfig
 from dvaepp.recipes.models import FeedForwardConfig as FeedForwardConfig
+from dvaepp.recipes.models import OwnConfig as OwnConfig
 from dvaepp.recipes.section import Section
 from dvaepp.recipes.smoothing import Annealed as Annealed
 from dvaepp.recipes.smoothing import SmoothingConfig as SmoothingConfig
@@ -59,18 +60,20 @@ class DataConfig(Section):
     """A named data set, or the user's own images under `path`.
 
     The other fields say how images of one's own are read: for which likelihood (without a word, for the model's), at
-    which size ("HEIGHTxWIDTH"), and which number is white (`dvaepp.data.reading` has the rules).
+    which size ("HEIGHTxWIDTH"), and which number is white (`dvaepp.data.reading` has the rules). `memory`: the data was
+    given in Python, as a tensor or an array, and `name` is all that a run knows of it.
     """
 
     name: Annotated[str, AfterValidator(_printable), Field(max_length=100)] = "mnist_static"
     path: Annotated[str, AfterValidator(_printable), Field(max_length=1000), AfterValidator(_absolute)] | None = None
-    likelihood: Literal["bernoulli", "logistic_mixture"] | None = None
+    likelihood: Literal["bernoulli", "logistic_mixture", "gaussian"] | None = None
     resize: Annotated[str | None, BeforeValidator(_size)] = None
     white: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    memory: bool = False
 
     @model_validator(mode="after")
     def _known(self) -> "DataConfig":
-        if self.path is None:
+        if self.path is None and not self.memory:
             self.image_shape()
             given = [name for name in ("likelihood", "resize", "white") if getattr(self, name) is not None]
             if given:
@@ -81,6 +84,9 @@ class DataConfig(Section):
         """Read the data set."""
         from dvaepp.data import load
 
+        if self.memory:
+            raise UsageError(f"the data {self.name!r} of this run was given in Python: give it again, data=...")
+
         likelihood = self.likelihood or "bernoulli"
         return load(self.name, data_dir, self.path, likelihood=likelihood, resize=self.resize, white=self.white)
 
@@ -88,7 +94,7 @@ class DataConfig(Section):
         """Channels, height and width; of one's own images not known before they are read."""
         from dvaepp.data import image_shape
 
-        return image_shape(self.name) if self.path is None else None
+        return image_shape(self.name) if self.path is None and not self.memory else None
 
     def read_images(self, path: Path | str) -> "Tensor":
         """Other images at `path`, all of them in their order, as a model trained on this data sees them."""
@@ -106,7 +112,9 @@ def _kind(value: Any) -> str:
 
 
 AnyModel = Annotated[
-    Annotated[FeedForwardConfig, Tag("feedforward")] | Annotated[ConvolutionalConfig, Tag("convolutional")],
+    Annotated[FeedForwardConfig, Tag("feedforward")]
+    | Annotated[ConvolutionalConfig, Tag("convolutional")]
+    | Annotated[OwnConfig, Tag("own")],
     Discriminator(_kind),
 ]
 
@@ -187,6 +195,7 @@ class TrainingConfig(Section):
     `validate_every` is a share of the steps. None leaves it to `training.interval`: about a tenth of the time goes to
     validation, and no more validations are made than one at every 2 %. `average` is the share of the steps over which a
     second set of weights is averaged (see `training.average`), e.g. 0.05; None, as in the paper, averages none.
+    `patience` ends a run after so many validations without a better one, once the KL has its full weight.
     """
 
     steps: Annotated[int, Field(ge=1, le=10**9)] = 1_000_000
@@ -203,6 +212,7 @@ class TrainingConfig(Section):
     checkpoint_minutes: Annotated[float, Field(ge=0, le=1e6)] = 5.0
     precision: Literal["float32", "float64"] = "float32"
     average: Annotated[float, Field(gt=0, le=1)] | None = None
+    patience: Annotated[int, Field(ge=1, le=10**9)] | None = None
 
 
 class EstimatorConfig(Section):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jinja2
 from markupsafe import Markup
 
+from dvaepp.data import Dataset
 from dvaepp.files import write_durably
 from dvaepp.reporting import facts, numbers, pictures
 from dvaepp.reporting.figures import curves, kl, rbm, units
@@ -20,9 +21,9 @@ class Drawing(NamedTuple):
     svg: Markup
 
 
-def write(run: Run, out: Path, data_dir: Path | None = None) -> None:
-    """Write the page of a run whole or not at all."""
-    page = render(run, pictures.samples(run), pictures.reconstructions(run, data_dir))
+def write(run: Run, out: Path, data_dir: Path | None = None, dataset: Dataset | None = None) -> None:
+    """Write the page of a run whole or not at all; `dataset` stands in for that of its recipe."""
+    page = render(run, pictures.samples(run), pictures.reconstructions(run, data_dir, dataset))
     write_durably(out, page.encode())
 
 

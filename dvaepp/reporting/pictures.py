@@ -41,16 +41,17 @@ def samples(run: Run) -> Sheet:
     return Sheet(_uri(run.trained.shown(images)), alt, f"Mean images of samples from the prior.{shared}")
 
 
-def reconstructions(run: Run, data_dir: Path | None) -> Sheet:
+def reconstructions(run: Run, data_dir: Path | None, dataset: data.Dataset | None = None) -> Sheet:
     """Test images beside what the model makes of them. Nothing is downloaded for it."""
     if run.trained is None:
         return Sheet(missing="Reconstructions need a model.")
     name, path = run.recipe.data.name, run.recipe.data.path
     try:
-        dataset = _dataset(run.recipe, data_dir)
+        dataset = _dataset(run.recipe, data_dir) if dataset is None else dataset
         x = dataset.images("test", data.subset(len(dataset.test), PAIRS))
         generator = torch.Generator(_device(run)).manual_seed(0)
-        pairs = torch.stack([x, run.trained.reconstruct(x, generator).to(x)], 1).flatten(0, 1)
+        found = run.trained.reconstruct(x, generator).to(x)
+        pairs = torch.stack([x.reshape(found.shape), found], 1).flatten(0, 1)
     except (OSError, ValueError, RuntimeError):
         why = f"the images at {path} could not be read" if path else f"the data set {name} could not be read here"
         hint = "" if path else f" `dvaepp data check {name}` says why, `dvaepp data fetch {name}` downloads it."

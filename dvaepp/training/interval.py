@@ -19,6 +19,7 @@ from dvaepp.recipes.schema import Recipe
 from dvaepp.training.schedules import smoothing_at
 from dvaepp.training.state import sums_exactly
 
+UNCOUNTED = 0.1  # of the steps, where the work of a model cannot be counted without numbers
 SHARE = 0.1  # of the time that validations take, about
 FINEST = 0.02  # of the steps: a full schedule of Tables 1 and 2 validates every 2 %
 FINEST_WITH_PLATEAU = 1 / 400  # the patience of a plateau counts validations, one for each of Table 3's 400 epochs
@@ -30,13 +31,19 @@ def with_interval(recipe: Recipe, model: Model, num_images: int) -> Recipe:
     """The recipe with a number for `training.validate_every`, counted for `num_images` of validation if it has none."""
     if recipe.training.validate_every is not None:
         return recipe
-    work = Work(forward_work(recipe, model), sweep_work(model), sums_exactly(model))
+    try:
+        work = Work(forward_work(recipe, model), sweep_work(model), sums_exactly(model))
+    except (RuntimeError, NotImplementedError, TypeError, ValueError):  # networks of one's own that ask for numbers
+        return _validating(recipe, UNCOUNTED)
     steps, v = recipe.training.steps, work.validation_in_steps(recipe, num_images)
     number = max(1, int(steps / v * SHARE / (1 - SHARE)))
     finest = FINEST if recipe.optimizer.plateau is None else FINEST_WITH_PLATEAU
     # a whole number of steps, rounded up: the last interval is then not a short rest of the others
-    training = recipe.training.model_copy(update={"validate_every": max(finest, math.ceil(steps / number) / steps)})
-    return recipe.model_copy(update={"training": training})
+    return _validating(recipe, max(finest, math.ceil(steps / number) / steps))
+
+
+def _validating(recipe: Recipe, every: float) -> Recipe:
+    return recipe.model_copy(update={"training": recipe.training.model_copy(update={"validate_every": every})})
 
 
 class Work(NamedTuple):
@@ -63,7 +70,7 @@ class Work(NamedTuple):
         return once if recipe.training.average is None else 2 * once  # averaged weights are validated too
 
     def validation_in_steps(self, recipe: Recipe, num_images: int) -> float:
-        return self.validation(recipe, num_images) / self.step(recipe)
+        return self.validation(recipe, num_images) / max(1, self.step(recipe))
 
 
 def sweep_work(model: Model) -> int:
@@ -80,7 +87,7 @@ def forward_work(recipe: Recipe, model: Model) -> int:
     The copy evaluates: batch norm in training would wait for the other processes of a job.
     """
     shapes = copy.deepcopy(model).to("meta").eval()
-    x = torch.empty(1, *model.image_shape, dtype=next(shapes.parameters()).dtype, device="meta")
+    x = torch.empty(1, *model.sample_shape, dtype=next(shapes.parameters()).dtype, device="meta")
     noise = BatchNoise(None, x.device, dtype=x.dtype)
     with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _addmm}) as counter:
         shapes.terms(x, smoothing_at(recipe.smoothing, 0.0), noise, objective=recipe.training.objective)

@@ -1,6 +1,6 @@
 """The training loop, top to bottom: build, then step, log, validate and save until the last step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -9,7 +9,7 @@ from dvaepp import ranks
 from dvaepp.data import Dataset
 from dvaepp.errors import UsageError, to_stderr
 from dvaepp.files import write_durably
-from dvaepp.models.base import Terms
+from dvaepp.models.base import Model, Terms
 from dvaepp.progress import progress
 from dvaepp.recipes.schema import Recipe
 from dvaepp.training.clock import Clock
@@ -27,6 +27,9 @@ from dvaepp.training.step import step
 from dvaepp.training.validation import judged, validate
 from dvaepp.version import __version__
 
+Callback = Callable[[dict[str, Any]], object]
+"""Called with the record of each validation: the same that metrics.jsonl holds."""
+
 
 class Run(NamedTuple):
     """What stays the same during a run."""
@@ -37,6 +40,7 @@ class Run(NamedTuple):
     device: str
     say: Callable[[str], None]
     about: dict[str, Any]
+    callbacks: Sequence[Callback] = ()
 
     def save(self, state: State, best: bool = False) -> None:
         save(self.folder / "checkpoints", state, self.recipe, self.about, best)
@@ -50,9 +54,13 @@ def train(
     resume: bool = False,
     device: str = "cpu",
     say: Callable[[str], None] | None = None,
+    model: Model | None = None,
+    dataset: Dataset | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Path:
     """Train `recipe` into `run_dir` and return it; `resume` continues from its last checkpoint, bit for bit on a CPU.
 
+    `model` and `dataset` stand in for those of the recipe, which then only describes them (`dvaepp.train` does so).
     `say` receives progress lines (default: stderr). SIGTERM, SIGINT and SIGHUP save a checkpoint and raise SystemExit
     with 143, 130 or 129; SIGUSR1 saves one and the run goes on. Inside `ranks.joined()` all processes of the job train
     one model.
@@ -66,9 +74,9 @@ def train(
     else:
         check_empty(folder)
     _check_processes(recipe)
-    dataset = recipe.data.load(data_dir)
+    dataset = recipe.data.load(data_dir) if dataset is None else dataset
     _check_images(recipe, dataset)
-    state = build(recipe, dataset, device)
+    state = build(recipe, dataset, device, model)
     with owned(folder) if ranks.rank() == 0 else nullcontext():
         if resume:
             recipe, state = resumed(recipe, state, folder, dataset, device, say)
@@ -79,6 +87,7 @@ def train(
             "dataset": dataset.name,
             "data_checksum": dataset.checksum,
             "image_shape": list(dataset.image_shape),
+            "sample_shape": list(dataset.sample_shape),
             "version": __version__,
             "conditions": conditions(recipe, device),
         }
@@ -90,7 +99,7 @@ def train(
             say(dataset.summary)
         say(f"{recipe.name} on {dataset.name}: {count}")
         with Signals() as signals:
-            _loop(Run(recipe, folder, dataset, device, say, about), state, signals)
+            _loop(Run(recipe, folder, dataset, device, say, about, callbacks), state, signals)
     return folder
 
 
@@ -133,7 +142,7 @@ def _loop(run: Run, state: State, signals: Signals) -> None:
         while True:
             if state.progress.validated < state.step and (state.step % validate_every == 0 or state.step == steps):
                 state = _validated(run, state, signals, metrics, clock)
-            if state.step >= steps:
+            if state.step >= steps or _enough(run, state):
                 return
             state, found = _guarded_step(run, state)
             advance(1)
@@ -148,6 +157,15 @@ def _loop(run: Run, state: State, signals: Signals) -> None:
                 run.save(state)
                 clock.saved()
                 run.say(f"step {state.step} saved")
+
+
+def _enough(run: Run, state: State) -> bool:
+    """Whether validations have stopped getting better for as long as the recipe is patient."""
+    patience, stale = run.recipe.training.patience, state.progress.stale
+    if patience is None or stale < patience:
+        return False
+    run.say(f"stopped at step {state.step}: {stale} validations without a better one (training.patience)")
+    return True
 
 
 def _guarded_step(run: Run, state: State) -> tuple[State, Terms]:
@@ -174,6 +192,8 @@ def _validated(run: Run, state: State, signals: Signals, metrics: Metrics, clock
     except Stopped:
         _stop(run, state, signals.received)
     metrics.write(record)
+    for callback in run.callbacks if ranks.rank() == 0 else ():
+        callback(record)
     state, best = judged(run.recipe, state, record)
     run.save(state, best)
     clock.saved()

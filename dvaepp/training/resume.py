@@ -14,7 +14,12 @@ from dvaepp.training.conditions import changed, conditions
 from dvaepp.training.same_data import check_same_data
 from dvaepp.training.state import State, restore
 
-FREE = ("training.tensorboard", "training.checkpoint_minutes", "evaluation.")  # may change when a run is resumed
+FREE = (
+    "training.tensorboard",
+    "training.checkpoint_minutes",
+    "training.patience",
+    "evaluation.",
+)  # may change when a run is resumed
 
 
 def check_empty(folder: Path) -> None:

@@ -18,10 +18,12 @@ from dvaepp.recipes.schema import DataConfig
 def check_same_data(run_dir: Path | str, record: Mapping[str, Any], dataset: Dataset, source: DataConfig) -> None:
     """Refuse data that is not what the checkpoint with this record was trained on; `source` says where it came from."""
     trained_on = str(record.get("data_checksum") or "")
-    known = set() if source.path is not None else known_checksums(files(source.name))
+    known = set() if source.path is not None or source.memory else known_checksums(files(source.name))
     if trained_on in ("", dataset.checksum) or {trained_on, dataset.checksum} <= known:
         return
     remedy = "give the --data-dir of its training" if source.path is None else f"put back what {source.path} held then"
+    if source.memory:
+        remedy = "give it the data of its training"
     raise UsageError(
         f"{run_dir} was trained on {record.get('dataset')} with other files (checksum {trained_on[:12]}, now "
         f"{dataset.checksum[:12]} of {dataset.name}): {remedy}"

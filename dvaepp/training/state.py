@@ -31,7 +31,7 @@ LOG_Z_SWEEPS = 300  # budget of the log Z estimate at a validation
 class Progress(NamedTuple):
     """What validations have found: the best score and bound, validations since that bound, decays of the rate.
 
-    `validated` is the step of the last one.
+    `validated` is the step of the last one, and `stale` counts validations since the best one.
     """
 
     best: float = -math.inf
@@ -39,6 +39,7 @@ class Progress(NamedTuple):
     waited: int = 0
     decays: int = 0
     validated: int = 0
+    stale: int = 0
 
 
 class State(NamedTuple):
@@ -63,11 +64,13 @@ class State(NamedTuple):
     follower: follow.Follower | None = None
 
 
-def build(recipe: Recipe, dataset: Dataset, device: str = "cpu") -> State:
-    """Model, optimizer, chains and generator at step 0, all from the recipe's seed."""
+def build(recipe: Recipe, dataset: Dataset, device: str = "cpu", model: Model | None = None) -> State:
+    """Model, optimizer, chains and generator at step 0, from the recipe's seed, or around a given `model`."""
     budget.check(recipe, dataset.image_shape)
     generator = torch.Generator(device).manual_seed(recipe.training.seed)
-    model = build_model(recipe.model, dataset.train_mean, torch.Generator("cpu").manual_seed(recipe.training.seed))
+    if model is None:
+        seeded = torch.Generator("cpu").manual_seed(recipe.training.seed)
+        model = build_model(recipe.model, dataset.train_mean, seeded)
     model = model.to(device, PRECISIONS[recipe.training.precision])
     optimizer = build_optimizer(recipe, model)
     chains = None
@@ -187,7 +190,9 @@ def save(folder: Path, state: State, recipe: Recipe, about: dict[str, Any], best
 def restore(state: State, saved: checkpoint.Checkpoint) -> State:
     """A state built from the same recipe, filled from a checkpoint."""
     tensors, record = saved.tensors, saved.record
-    state.model.load_state_dict(checkpoint.under("model", tensors))
+    weights = checkpoint.under("model", tensors)
+    state.model.check_weights(weights)
+    state.model.load_state_dict(weights)
     if state.average is not None:
         state.average.load_state_dict(checkpoint.under("average", tensors))
     state.generator.set_state(tensors["generator"].cpu())

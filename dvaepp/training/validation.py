@@ -90,12 +90,14 @@ def judged(recipe: Recipe, state: State, record: dict[str, Any]) -> tuple[State,
         old.decays,
         state.step,
     )
+    better = score(record) > old.best
     plateau = recipe.optimizer.plateau
     # while γ grows the bound of the next validation is expected to move by itself
     annealing = kl_weight(recipe.training.kl_warmup, state.step / recipe.training.steps) < 1
+    new = new._replace(stale=0 if better or annealing else old.stale + 1)
     if plateau is not None and annealing:
         new = new._replace(best_bound=-math.inf, waited=0)
     elif plateau is not None and new.waited >= plateau.patience:
         new = new._replace(waited=0, decays=old.decays + 1)
     state = after_validation(recipe, state, record["log_z"])
-    return state._replace(progress=new), score(record) > old.best
+    return state._replace(progress=new), better

@@ -1,0 +1,221 @@
+"""The library in four calls: train, load, evaluate, report, for recipes and for models of one's own alike."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dvaepp import ranks, recipes, runs
+from dvaepp.data import Dataset, as_dataset, subset
+from dvaepp.errors import UsageError
+from dvaepp.models.base import Model
+from dvaepp.models.trained import Trained
+from dvaepp.recipes.schema import DataConfig, OptimizerConfig, OwnConfig, Recipe, SmoothingConfig, TrainingConfig
+from dvaepp.reporting import page
+from dvaepp.reporting.images import save_grid
+from dvaepp.reporting.run import read
+from dvaepp.training import loop
+
+if TYPE_CHECKING:
+    from dvaepp.data.memory import Source
+
+    Trainable = Model | Recipe | str
+else:
+    Source = Trainable = Any  # other things are refused with a remedy
+Beta = float | int | tuple[float | int, float | int]
+STEPS = 10_000
+SHOWN = 40  # pictures of a run: images beside their reconstructions
+SAMPLES = 100
+
+
+def train(
+    model: Trainable,
+    run_dir: Path | str,
+    *,
+    data: Source | None = None,
+    steps: int | None = None,
+    beta: Beta | None = None,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    seed: int | None = None,
+    patience: int | None = None,
+    set: Mapping[str, Any] | None = None,
+    callbacks: Sequence[loop.Callback] = (),
+    resume: bool = False,
+    pictures: bool = True,
+    data_dir: Path | str | None = None,
+    device: str = "cpu",
+    say: Callable[[str], None] | None = None,
+) -> Path:
+    """Train a recipe, by name or as an object, or a model of one's own, and return the run's folder.
+
+    `data` is a tensor, an array, a torch Dataset, a `dvaepp.data.Dataset`, the name of a data set, or the path of a
+    folder or file; a recipe brings its own where none is given. `beta` is the sharpness of the smoothing, or a pair
+    (start, end); `set` changes any other field, as `--set` of the command line does:
+    set={"chains.num_chains": 50, "training.kl_warmup": 0.1}. `patience` ends the run after so many validations
+    without a better one. Each of `callbacks` is called with the record of each validation (`dvaepp.training.callbacks`
+    has some). A run that was killed goes on with `resume=True` and the same arguments, bit for bit on a CPU.
+
+    >>> dvaepp.train("table2.rbm", run_dir="runs/rbm", steps=5000)
+    >>> dvaepp.train(dvaepp.BinaryVAE([encoder], decoder, dvaepp.priors.RBM(32, 32)), run_dir="runs/own", data=images)
+    """
+    given = {
+        "training.steps": steps,
+        "training.batch_size": batch_size,
+        "optimizer.learning_rate": learning_rate,
+        "training.seed": seed,
+        "training.patience": patience,
+    }
+    changes = {path: value for path, value in given.items() if value is not None} | dict(set or {})
+    if beta is not None:
+        start_end = isinstance(beta, tuple | list)
+        changes["smoothing.beta"] = {"start": beta[0], "end": beta[1]} if start_end else beta  # type: ignore[index]
+    own = model if isinstance(model, Model) else None
+    dataset, recipe = (
+        _for_recipe(model, data, changes) if not isinstance(model, Model) else _for_own(model, data, changes)
+    )
+    folder = loop.train(
+        recipe,
+        run_dir,
+        data_dir=data_dir,
+        resume=resume,
+        device=device,
+        say=say,
+        model=own,
+        dataset=dataset,
+        callbacks=callbacks,
+    )
+    if pictures and ranks.rank() == 0:
+        dataset = recipe.data.load(data_dir) if dataset is None else dataset
+        write_pictures(runs.load(folder, device=device, model=own), dataset, folder / "samples")
+    return folder
+
+
+def _overridden(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
+    return recipes.override(recipe, [f"{path}={json.dumps(value)}" for path, value in changes.items()])
+
+
+def _for_recipe(recipe: Any, data: Source | None, changes: dict[str, Any]) -> tuple[Dataset | None, Recipe]:
+    if isinstance(recipe, str):
+        recipe = recipes.build(recipe)
+    if not isinstance(recipe, Recipe):
+        raise UsageError(f"model is a {type(recipe).__name__}; expected a recipe or its name, or a model (BinaryVAE)")
+    if data is None:
+        return None, _overridden(recipe, changes)
+    dataset = as_dataset(data, likelihood=recipe.model.expected_likelihood)
+    section = _described(data, dataset)
+    return dataset, _overridden(Recipe.model_validate({**recipe.model_dump(), "data": section.model_dump()}), changes)
+
+
+def _for_own(model: Model, data: Source | None, changes: dict[str, Any]) -> tuple[Dataset | None, Recipe]:
+    """The data of a model of one's own, and a recipe that describes both; shapes are checked here."""
+    if data is None:
+        raise UsageError(
+            "a model of one's own needs data: give data=, a tensor, an array, a folder or a data set's name"
+        )
+    dataset = as_dataset(data, likelihood=model.reads)
+    model.prepare(dataset.sample_shape, dataset.image_shape)
+    recipe = Recipe(
+        name="own",
+        data=_described(data, dataset),
+        model=OwnConfig.of(model),
+        smoothing=SmoothingConfig.of("exponential"),
+        optimizer=OptimizerConfig(learning_rate=1e-3, epsilon=1e-8),
+        training=TrainingConfig(steps=STEPS, objective="marginal" if model.boltzmann is None else "boltzmann"),
+    )
+    return dataset, _overridden(recipe, changes)
+
+
+def _described(data: Source, dataset: Dataset) -> DataConfig:
+    """What a run's recipe says of its data: the name of a data set, a path, or only that it was given in Python."""
+    if isinstance(data, str | Path):
+        from dvaepp.data import names
+
+        if isinstance(data, str) and data in names():
+            return DataConfig(name=data)
+        return DataConfig(name=dataset.name, path=str(data), likelihood=dataset.likelihood)
+    return DataConfig(name=dataset.name, memory=True, likelihood=dataset.likelihood)
+
+
+def load(run: Path | str, *, model: Model | None = None, which: str = "best", device: str = "cpu") -> Trained:
+    """The trained model of a run; of one's own architecture with `model`, a model as it was made for training.
+
+    >>> dvaepp.load("runs/demo").sample(16)
+    >>> dvaepp.load("runs/own", model=build()).encode(x)
+    """
+    return runs.load(run, which=which, device=device, model=model)
+
+
+def evaluate(
+    run: Path | str,
+    *,
+    samples: int | None = None,
+    limit: int | None = None,
+    model: Model | None = None,
+    data: Source | None = None,
+    split: str = "test",
+    device: str = "cpu",
+    data_dir: Path | str | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Importance-weighted log p(x) of a run with its error bar, as in evaluation.json; `options` as of `runs.evaluate`.
+
+    `samples` is the number K of importance samples, `limit` takes so many images of the split. `model` is needed for a
+    run of one's own architecture, `data` for data that was given in Python.
+
+    >>> result = dvaepp.evaluate("runs/own", model=build(), data=images, samples=1000)
+    >>> result["log_likelihood"], result["standard_error"]
+    """
+    dataset = _data_of(run, data)
+    return runs.evaluate(
+        run,
+        split=split,
+        num_samples=samples,
+        limit=limit,
+        model=model,
+        dataset=dataset,
+        device=device,
+        data_dir=data_dir,
+        **options,
+    )
+
+
+def report(
+    run: Path | str,
+    out: Path | str | None = None,
+    *,
+    model: Model | None = None,
+    data: Source | None = None,
+    device: str = "cpu",
+    data_dir: Path | None = None,
+) -> Path:
+    """Write the HTML page of a run, by default report.html in it, and return its path.
+
+    >>> dvaepp.report("runs/own", model=build(), data=images)
+    """
+    folder = Path(run)
+    recipe = runs.read_recipe(folder)
+    if model is None:
+        recipe.model.check_buildable()
+    about = read(folder, recipe, lambda say: runs.load(folder, device=device, say=say, model=model))
+    out = folder / "report.html" if out is None else Path(out)
+    page.write(about, out, data_dir, _data_of(run, data))
+    return out
+
+
+def _data_of(run: Path | str, data: Source | None) -> Dataset | None:
+    return None if data is None else as_dataset(data, likelihood=runs.read_recipe(run).model.expected_likelihood)
+
+
+def write_pictures(trained: Trained, dataset: Dataset, folder: Path) -> None:
+    """samples.png, of the prior, and reconstructions.png, five pairs to a row, of the test images."""
+    generator = torch.Generator(trained.device).manual_seed(0)
+    per_code = trained.model.images_per_code
+    images = trained.sample(SAMPLES // per_code, generator, per_code)
+    save_grid(trained.shown(images), 10, folder / "samples.png")
+    x = dataset.images("test", subset(len(dataset.test), SHOWN))
+    found = trained.reconstruct(x, torch.Generator(trained.device).manual_seed(0)).to(x)
+    pairs = torch.stack([x.reshape(found.shape), found], 1).flatten(0, 1)
+    save_grid(trained.shown(pairs), 10, folder / "reconstructions.png")

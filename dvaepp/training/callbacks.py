@@ -1,0 +1,45 @@
+"""Ready-made callbacks for `dvaepp.train(..., callbacks=[...])`, each called with the record of every validation."""
+
+from pathlib import Path
+from typing import Any
+
+from dvaepp.errors import UsageError
+from dvaepp.training.loop import Callback
+from dvaepp.training.metrics import scalars
+
+
+def tensorboard(folder: Path | str) -> Callback:
+    """Choose it to watch validations in TensorBoard (extra `tb`); numbers of training steps go there, too, with
+    `set={"training.tensorboard": True}`.
+
+    >>> dvaepp.train(model, data=x, run_dir="run", callbacks=[tensorboard("run/tensorboard")])
+    """
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UsageError("the tensorboard callback needs the extra: pip install 'dvaepp[tb]'") from None
+    writer = SummaryWriter(str(folder))
+
+    def write(record: dict[str, Any]) -> None:
+        for name, value in scalars(record).items():
+            writer.add_scalar(name, value, record["step"])
+        writer.flush()
+
+    return write
+
+
+def wandb(project: str, **options: Any) -> Callback:
+    """Choose it to send validations to Weights & Biases (extra `wandb`); `options` go to `wandb.init`.
+
+    >>> dvaepp.train(model, data=x, run_dir="run", callbacks=[wandb("digits", name="rbm")])
+    """
+    try:
+        import wandb as service  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    except ImportError:
+        raise UsageError("the wandb callback needs the extra: pip install 'dvaepp[wandb]'") from None
+    run = service.init(project=project, **options)
+
+    def log(record: dict[str, Any]) -> None:
+        run.log(scalars(record), step=record["step"])
+
+    return log
