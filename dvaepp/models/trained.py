@@ -32,6 +32,12 @@ class Trained(nn.Module):
         self._log_z: LogPartition | None = None
         self.eval()
 
+    def __repr__(self) -> str:
+        trained = f"{self.record.get('dataset')}, step {self.record.get('step')}"
+        parameters = sum(parameter.numel() for parameter in self.parameters())
+        code = f"{self.model.num_units} global units, images {tuple(self.model.image_shape)}"
+        return f"Trained({type(self.model).__name__} on {trained}: {code}, {parameters:,} parameters)"
+
     @property
     def device(self) -> torch.device:
         return self.model.device

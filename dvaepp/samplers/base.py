@@ -34,6 +34,10 @@ class Chains(NamedTuple):
     shard: Shard | None = None
     hot: Tensor | None = None
 
+    def __repr__(self) -> str:
+        levels = "" if self.hot is None else f" at {self.hot.shape[1]} temperatures"
+        return f"Chains({self.z.shape[0]} of {self.z.shape[1]} units{levels}, {self.num_sweeps} sweeps)"
+
 
 @dataclass(frozen=True)
 class Sampler(ABC):

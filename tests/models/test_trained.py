@@ -8,6 +8,8 @@ import torch
 
 from dvaepp import runs, training
 from dvaepp.models.trained import Trained
+from dvaepp.priors import RBM
+from dvaepp.samplers import pcd
 from tests.training import toy
 
 
@@ -15,6 +17,13 @@ from tests.training import toy
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     folder = tmp_path_factory.mktemp("run")
     return runs.load(training.train(toy.recipe(toy.stripes(folder), steps=2), folder / "run", say=toy.quiet))
+
+
+def test_reprs_say_what_was_trained_and_carried(trained: Trained) -> None:
+    assert repr(trained).startswith("Trained(") and "on stripes, step 2: 8 global units, images (1, 6, 6)" in repr(
+        trained
+    )
+    assert repr(pcd.init(RBM(3, 3), 10)) == "Chains(10 of 6 units, 0 sweeps)"
 
 
 def test_arrays_are_taken_like_tensors(trained: Trained) -> None:
