@@ -58,8 +58,12 @@ def train(
     without a better one. Each of `callbacks` is called with the record of each validation (`dvaepp.training.callbacks`
     has some). A run that was killed goes on with `resume=True` and the same arguments, bit for bit on a CPU.
 
-    >>> dvaepp.train("table2.rbm", run_dir="runs/rbm", steps=5000)
-    >>> dvaepp.train(dvaepp.BinaryVAE([encoder], decoder, dvaepp.priors.RBM(32, 32)), run_dir="runs/own", data=images)
+    Choose it for every training: recipes of the paper, and models of your own such as `BinaryVAE`.
+
+    >>> images = torch.eye(16).repeat(10, 1)
+    >>> model = dvaepp.BinaryVAE([torch.nn.Linear(16, 8)], torch.nn.Linear(8, 16), dvaepp.priors.RBM(4, 4))
+    >>> run = dvaepp.train(model, run_dir="runs/own", data=images, steps=4)
+    >>> run = dvaepp.train("table2.rbm", run_dir="runs/rbm", data=images, steps=4)
     """
     given = {
         "training.steps": steps,
@@ -142,8 +146,12 @@ def _described(data: Source, dataset: Dataset) -> DataConfig:
 def load(run: Path | str, *, model: Model | None = None, which: str = "best", device: str = "cpu") -> Trained:
     """The trained model of a run; of one's own architecture with `model`, a model as it was made for training.
 
-    >>> dvaepp.load("runs/demo").sample(16)
-    >>> dvaepp.load("runs/own", model=build()).encode(x)
+    Choose it to use what was trained: codes, samples, reconstructions, likelihoods.
+
+    >>> dvaepp.load("runs/rbm").sample(16).shape
+    torch.Size([16, 1, 4, 4])
+    >>> dvaepp.load("runs/own", model=model).encode(images).shape
+    torch.Size([160, 8])
     """
     return runs.load(run, which=which, device=device, model=model)
 
@@ -165,8 +173,11 @@ def evaluate(
     `samples` is the number K of importance samples, `limit` takes so many images of the split. `model` is needed for a
     run of one's own architecture, `data` for data that was given in Python.
 
-    >>> result = dvaepp.evaluate("runs/own", model=build(), data=images, samples=1000)
-    >>> result["log_likelihood"], result["standard_error"]
+    Choose it for the numbers of a finished run: the binary limit, with log Z and its error in the error bar.
+
+    >>> result = dvaepp.evaluate("runs/own", model=model, data=images, samples=10)
+    >>> result["log_likelihood"] < 0 < result["standard_error"]
+    True
     """
     dataset = _data_of(run, data)
     return runs.evaluate(
@@ -193,7 +204,10 @@ def report(
 ) -> Path:
     """Write the HTML page of a run, by default report.html in it, and return its path.
 
-    >>> dvaepp.report("runs/own", model=build(), data=images)
+    Choose it to look at a run, finished or not, or to show it to somebody: the page needs no other file.
+
+    >>> dvaepp.report("runs/own", model=model, data=images).name
+    'report.html'
     """
     folder = Path(run)
     recipe = runs.read_recipe(folder)

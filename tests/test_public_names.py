@@ -46,7 +46,7 @@ def test_importing_the_library_imports_no_torch() -> None:
 
 
 def test_dir_shows_what_there_is_and_everything_shown_is_there() -> None:
-    assert {"train", "load", "BinaryVAE", "smoothing", "data", "priors"} <= set(dir(dvaepp))
+    assert {"train", "load", "evaluate", "report", "BinaryVAE", "smoothing", "data", "priors"} <= set(dir(dvaepp))
     for name in dir(dvaepp):
         assert getattr(dvaepp, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'trian'"):
@@ -72,6 +72,19 @@ def test_examples_do_what_they_show(name: str, value: object) -> None:
         torch.manual_seed(0)
         result = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test, out=report.append)
     assert result.failed == 0, "".join(report)
+
+
+def test_the_calls_at_the_top_work_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later examples load, evaluate and report what the earlier ones have trained."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"torch": torch, "dvaepp": dvaepp, "BinaryVAE": dvaepp.BinaryVAE}
+    for value in (dvaepp.BinaryVAE, dvaepp.train, dvaepp.load, dvaepp.evaluate, dvaepp.report):
+        assert re.search(r"\bChoose it\b", value.__doc__ or ""), value
+        test = doctest.DocTestParser().get_doctest(inspect.getdoc(value) or "", names, str(value), None, None)
+        report: list[str] = []
+        result = doctest.DocTestRunner().run(test, out=report.append, clear_globs=False)
+        assert test.examples and result.failed == 0, "".join(report)
+        names = test.globs
 
 
 def test_an_example_that_shows_something_else_is_noticed() -> None:

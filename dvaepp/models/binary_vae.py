@@ -39,7 +39,9 @@ class Groups(NamedTuple):
 
 
 class BinaryVAE(Model):
-    """Use it to train one's own networks around groups of binary units.
+    """Groups of binary units around networks of one's own.
+
+    Choose it to train your encoders and decoder with any prior of the library, through `dvaepp.train`.
 
     `encoders[a](x, *zeta_before)` takes x in the data's shape and one tensor (rows, units) per earlier group, and
     returns logits (rows, units) of group a. `decoder(zeta)` takes all groups side by side, (rows, units), and returns
@@ -48,8 +50,8 @@ class BinaryVAE(Model):
     (parameters, x) that returns log p(x) of each row (rows,) is a likelihood, too. `prior` is any member of
     `dvaepp.priors`. Shapes are checked by a dry run when the data is known (`prepare`), before the first step.
 
-    >>> net, decoder = nn.Sequential(nn.Flatten(), nn.Linear(784, 64)), nn.Linear(64, 784)
-    >>> dvaepp.train(dvaepp.BinaryVAE([net], decoder, dvaepp.RBM(32, 32)), data=images, run_dir="run", steps=10_000)
+    >>> encoder = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 64))
+    >>> model = BinaryVAE([encoder], torch.nn.Linear(64, 784), dvaepp.priors.RBM(32, 32))
     """
 
     encoders: nn.ModuleList
