@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dvaepp.reporting.run import Run
     from dvaepp.reproduction.plan import Task
 
-FigureName = Literal["smoothing", "inverse-cdf", "scales", "samples", "curves", "kl", "units", "rbm"]
+FigureName = Literal["smoothing", "inverse-cdf", "scales", "bounds", "samples", "curves", "kl", "units", "rbm"]
 OF_RUNS = ("samples", "curves", "kl", "units", "rbm")
 Split = Literal["train", "validation", "test"]
 Device = Annotated[str, tyro.conf.arg(help="Where to compute, e.g. cpu or cuda.", metavar="DEVICE")]
@@ -540,8 +540,9 @@ def figure(
 ) -> None:
     """Draw a figure of the paper: "smoothing" is Fig. 1, the exponential smoothing and its inverse CDF;
     "inverse-cdf" is Fig. 5 (App. C), inverse CDFs of three smoothings and their gradients; "scales" is Fig. 8, the
-    pixels that each scale of the conditional decoder generates; "samples" is Fig. 4, samples of the runs given. Or draw
-    runs: "curves" of training, "kl" per group, active "units", the "rbm" and its chains.
+    pixels that each scale of the conditional decoder generates; "samples" is Fig. 4, samples of the runs given. Beyond
+    the paper, "bounds" shows how close each bound with a Boltzmann prior comes to log p(x). Or draw runs: "curves" of
+    training, "kl" per group, active "units", the "rbm" and its chains.
 
     Args:
         name: Which figure.

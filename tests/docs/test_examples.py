@@ -46,6 +46,12 @@ def test_page_on_priors() -> None:
     assert (names["rest"][:, :5] == 1).all() and names["marginals"].shape == (20,)
 
 
+def test_bounds_page_says_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    found = list(_run("docs/bounds.md")["found"].values())
+    assert found == sorted(found), "Sec. 5, relaxed, K = 5, K = 50"
+    assert capsys.readouterr().out.strip() in (ROOT / "docs/bounds.md").read_text()
+
+
 def test_paper_map_names_what_exists() -> None:
     """Every `file.py::test` in the map is a test, and every dotted name an attribute."""
     text = (ROOT / "docs/paper_map.md").read_text()
