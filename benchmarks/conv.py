@@ -178,8 +178,8 @@ def profile(step: Any) -> list[dict[str, Any]]:
 class OurStep:
     """What the training loop does with a batch."""
 
-    def __init__(self, x: Tensor) -> None:
-        self.recipe = recipes.build("table3.rbm", ["dataset=omniglot"])
+    def __init__(self, x: Tensor, dataset: str = "omniglot") -> None:
+        self.recipe = recipes.build("table3.rbm", [f"dataset={dataset}"])
         self.x = x
         model = build_model(self.recipe.model, torch.full((1, 28, 28), 0.13))
         assert model.boltzmann is not None and model.training

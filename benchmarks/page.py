@@ -85,11 +85,9 @@ def earned(folder: Path = FOLDER) -> str:
     if record is None:
         return "No record yet: `python -m benchmarks kernels --save` makes it."
     lines = []
-    for kernel in KERNELS:
+    for kernel in dict.fromkeys(row["kernel"] for row in record["result"]["rows"]):
         rows = [row for row in record["result"]["rows"] if row["kernel"] == kernel]
-        best = max(rows, key=lambda row: row["slower without it by"], default=None)
-        if best is None:
-            continue
+        best = max(rows, key=lambda row: row["slower without it by"])
         cells = {row["threads"]: f"{row['slower without it by']:+.0%}" for row in rows if row["in"] == best["in"]}
         verdict = "kept" if best["slower without it by"] >= WORTH else "earns less than 5 %"
         lines.append(f"| `{kernel}` | {best['in']} | {' | '.join(cells[n] for n in sorted(cells))} | {verdict} |")
