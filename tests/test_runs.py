@@ -72,6 +72,21 @@ def test_encode_sample_and_reconstruct(run: Path, images: Path, tmp_path: Path) 
         assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("hide", ["left", "random"])
+def test_inpaint_tells_how_likely_the_hidden_pixels_are(
+    hide: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One half of these images says what the other is, so the means given it foretell more than those without it."""
+    options = ["--rows", "6", "--completions", "4", "--rounds", "40", "--proposals", "4", "--hide", hide]
+    main(["inpaint", str(run), *options, "--out", str(tmp_path / "x.png")])
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    told = re.search(r"hidden pixels: (\S+) nat .*, (\S+) without them", capsys.readouterr().out)
+    assert told is not None and float(told[1]) > float(told[2]) + 2
+    with pytest.raises(SystemExit) as ended:
+        main(["inpaint", str(run), "--rows", "0", "--out", str(tmp_path / "y.png")])
+    assert ended.value.code == 2 and not (tmp_path / "y.png").exists()
+
+
 def test_codes_on_a_full_disk_are_named_and_leave_the_old_file(run: Path, tmp_path: Path) -> None:
     """No file may grow beyond 100 bytes; the codes take more."""
     out = tmp_path / "bits.npz"
