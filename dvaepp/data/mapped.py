@@ -32,9 +32,11 @@ class Mapped:
         return torch.Size((len(self), *self.reading.shape(self.array)))
 
     def __getitem__(self, index: Int[Tensor, " images"] | slice) -> Shaped[Tensor, "_ channels height width"]:
-        places = np.arange(len(self))[index if isinstance(index, slice) else index.cpu().numpy()]
-        images = self.reading(self.array[self.order[places]])
-        return torch.from_numpy(images if self.seed is None else self._bits(images, places))
+        chosen = index if isinstance(index, slice) else index.cpu().numpy()
+        images = self.reading(self.array[self.order[chosen]])
+        if self.seed is not None:
+            images = self._bits(images, np.arange(len(self))[chosen])
+        return torch.from_numpy(images)
 
     def mean(self) -> Array:
         """The mean image in float64, (channels, height, width), in one pass over the file."""
