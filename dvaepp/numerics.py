@@ -1,13 +1,19 @@
 """Stable scalar functions and noise, shared by everything above."""
 
+import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from contextlib import nullcontext
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dvaepp.types import Parameter
+
+P = ParamSpec("P")
+R = TypeVar("R")
+HALF = (torch.float16, torch.bfloat16)
 
 
 def uniform(
@@ -35,6 +41,54 @@ def uniform(
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
     """The type to compute in: float64 stays, everything narrower (half, bfloat16) becomes float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def widened(x: Tensor) -> Tensor:
+    """x in the type to compute in."""
+    return x.to(working_dtype(x.dtype)) if x.is_floating_point() else x
+
+
+def full_precision(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function of tensors, or of lists of them, that half precision would ruin: densities, KLs, energies.
+
+    Inside, `torch.autocast` is off and half precision has become float32; so has the result.
+    """
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> R:
+        given = [leaf for value in (*args, *kwargs.values()) for leaf in _leaves(value) if isinstance(leaf, Tensor)]
+        kind = given[0].device.type
+        cast = torch.is_autocast_enabled(kind)
+        if not cast and all(tensor.dtype not in HALF for tensor in given):
+            return function(*args, **kwargs)
+        args = tuple(_widened_leaves(value) for value in args)
+        kwargs = {name: _widened_leaves(value) for name, value in kwargs.items()}
+        with torch.autocast(kind, enabled=False) if cast else nullcontext():
+            return function(*args, **kwargs)
+
+    return run
+
+
+def _leaves(value: Any) -> Any:
+    return value if isinstance(value, (list, tuple)) else (value,)
+
+
+def _widened_leaves(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_widened_leaves(each) for each in value]
+    return widened(value) if isinstance(value, Tensor) else value
+
+
+class KeepsFloat32(nn.Module):
+    """A module whose parameters and buffers stay float32 where `half()` or `bfloat16()` convert the model around it."""
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        def keep(tensor: Tensor) -> Tensor:
+            changed: Tensor = fn(tensor)
+            narrower = changed.dtype in HALF and tensor.dtype not in HALF
+            return tensor.to(changed.device) if narrower else changed
+
+        return super()._apply(keep, recurse)
 
 
 def as_float64(x: Parameter, device: torch.device | str = "cpu") -> Tensor:

@@ -13,7 +13,11 @@ from dvaepp.kernels.operation import check_floats, check_shape, operation
 
 
 def log_prob(x: Tensor, logits: Tensor) -> Tensor:
-    """Σ x l - log(1 + e^l) over the last axis; logits (..., *shape of x) may hold several samples for each x."""
+    """Σ x l - log(1 + e^l) over the last axis; logits (..., *shape of x) may hold several samples for each x.
+
+    Half precision is computed in float32, which the sum over many variables needs.
+    """
+    x, logits = (t.to(torch.promote_types(t.dtype, torch.float32)) for t in (x, logits))
     same = logits.shape[logits.dim() - x.dim() :] == x.shape and logits.numel() > 0
     if not same or not policy.takes("bernoulli", (x, logits)):
         return (x * logits).sum(-1) - softplus(logits).sum(-1)

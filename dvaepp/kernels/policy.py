@@ -1,7 +1,7 @@
 """Which form of a computation runs, for which device, type and size: the only place that decides.
 
 Compiled forms take float32 on a CPU. All other devices and types, and every size that no form is faster for, are left
-to plain torch, and so is everything inside `torch.func` transforms. `DVAEPP_KERNEL=off` switches all kernels off, and
+to plain torch, and so is everything inside `torch.func` and `torch.autocast`. `DVAEPP_KERNEL=off` switches all off, and
 `DVAEPP_KERNEL=-gibbs,-winograd` the named ones. The thresholds were measured on the models of the paper's Table 4;
 `python -m benchmarks kernels` measures what each kernel earns in a whole step.
 """
@@ -78,8 +78,11 @@ def functions(kernel: str) -> ctypes.CDLL:
 
 
 def takes(kernel: str, tensors: Sequence[Tensor]) -> bool:
-    """Whether a kernel runs on these tensors: it is on, and all are float32 on a CPU outside of `torch.func`."""
-    plain = all(t.dtype is torch.float32 and t.is_cpu for t in tensors)
+    """Whether a kernel runs on these tensors: it is on, and all are float32 on a CPU.
+
+    Inside `torch.func` and `torch.autocast`, which must see the operations, none does.
+    """
+    plain = all(t.dtype is torch.float32 and t.is_cpu for t in tensors) and not torch.is_autocast_enabled("cpu")
     return plain and on(kernel) and not torch._C._are_functorch_transforms_active()
 
 

@@ -17,6 +17,7 @@ from dvaepp.models.latents import smoothed
 from dvaepp.models.likelihoods import Likelihood, Own, own
 from dvaepp.models.noise import BatchNoise
 from dvaepp.models.summary import Row, count
+from dvaepp.numerics import widened
 from dvaepp.objectives.prior_kl import prior_kl
 from dvaepp.priors.base import BoltzmannPrior
 from dvaepp.priors.family import Prior
@@ -118,7 +119,7 @@ class BinaryVAE(Model):
         logits: list[Tensor] = []
         zeta: list[Tensor] = []
         for encoder, noise, each in zip(self.encoders, rho, for_groups(smoothing, len(rho)), strict=True):
-            logits.append(encoder(context, *zeta))
+            logits.append(widened(encoder(context, *zeta)))
             zeta.append(each.draw(logits[-1], noise))
         return Groups(logits, zeta)
 
@@ -146,7 +147,7 @@ class BinaryVAE(Model):
     ) -> LogWeights:
         noise = BatchNoise(generator, x.device, dtype=self.dtype)
         each = None if smoothing is None else for_groups(smoothing, len(self.group_sizes))
-        first_logits: Tensor = self.encoders[0](self.context(x))
+        first_logits = widened(self.encoders[0](self.context(x)))
 
         def draw(k: int) -> Tensor:
             images = x.repeat(k, *(1 for _ in x.shape[1:]))
@@ -155,7 +156,7 @@ class BinaryVAE(Model):
             zeta: list[Tensor] = []
             log_q = x.new_zeros(len(images), dtype=self.dtype)
             for a, encoder in enumerate(self.encoders):
-                logits = encoder(context, *zeta) if a else first_logits.repeat(k, 1)
+                logits = widened(encoder(context, *zeta)) if a else first_logits.repeat(k, 1)
                 z.append((noise.uniform(*logits.shape) < torch.sigmoid(logits)).to(self.dtype))
                 zeta.append(z[a] if each is None else smoothed(z[a], each[a], noise.uniform(*logits.shape)))
                 log_q = log_q + bernoulli.log_prob(z[a], logits)

@@ -15,7 +15,7 @@ from dvaepp.kernels import bernoulli
 from dvaepp.models.base import Smoothings
 from dvaepp.models.latents import smoothed
 from dvaepp.networks.dense import Affine, Dense
-from dvaepp.numerics import uniform
+from dvaepp.numerics import uniform, widened
 from dvaepp.priors.directed import Directed
 from dvaepp.priors.family import Prior
 from dvaepp.samplers.noise import Noise
@@ -48,14 +48,14 @@ class DenseWeights:
         smoothing: Smoothings | None,
         generator: torch.Generator | None,
     ) -> None:
-        self.model, self.x, self.generator = model, x, generator
+        self.model, self.x, self.generator = model, widened(x), generator
         self.smoothings = None if smoothing is None else for_groups(smoothing, len(model.group_sizes))
         self.encoders = [net.frozen() for net in model.encoders if isinstance(net, Dense)]
         self.decoder = _pixel_maps(model)
         self.prior_maps: list[list[Affine]] = []
         if isinstance(model.prior, Directed):
             self.prior_maps = [net.frozen() for net in model.prior.networks if isinstance(net, Dense)]
-        centered = x - model.train_mean
+        centered = self.x - model.train_mean
         self.from_x = [linear(centered, maps[0].weight[:, : x.shape[1]], maps[0].bias) for maps in self.encoders]
         self.first_logits = _after_first(self.encoders[0], self.from_x[0].clone())
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from dvaepp.models.noise import BatchNoise
+from dvaepp.numerics import widened
 from dvaepp.objectives.marginal import bracket
 from dvaepp.smoothing.base import Overlapping, Smoothing
 
@@ -89,7 +90,7 @@ class Normal(Latent):
 
 def moments(parameters: Tensor) -> tuple[Tensor, Tensor]:
     """Means and log standard deviations of normal units."""
-    mean, log_sd = (BOUND * torch.tanh(parameters / BOUND)).chunk(2, 1)
+    mean, log_sd = (BOUND * torch.tanh(widened(parameters) / BOUND)).chunk(2, 1)
     return mean, log_sd
 
 
@@ -111,11 +112,13 @@ class Bernoulli(Latent):
         return bracket(q, p, value, smoothing, path_only=False).flatten(1).sum(1)
 
     def draw(self, parameters: Tensor, noise: BatchNoise, smoothing: Smoothing | None) -> Drawn:
+        parameters = widened(parameters)
         z = (noise.uniform(*parameters.shape) < torch.sigmoid(parameters)).to(parameters.dtype)
         return Drawn(z if smoothing is None else smoothed(z, smoothing, noise.uniform(*z.shape)), z)
 
     def log_prob(self, parameters: Tensor, scored: Tensor) -> Tensor:
-        return -binary_cross_entropy_with_logits(parameters, scored, reduction="none").flatten(1).sum(1)
+        cost = binary_cross_entropy_with_logits(widened(parameters), widened(scored), reduction="none")
+        return -cost.flatten(1).sum(1)
 
 
 def smoothed(z: Tensor, smoothing: Smoothing, rho: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from dvaepp.distributions.logistic_mixture import DiscretizedLogisticMixture
 from dvaepp.errors import UsageError
 from dvaepp.kernels import bernoulli
-from dvaepp.numerics import uniform
+from dvaepp.numerics import uniform, widened
 
 MIXTURES = 10  # App. G: 100 output channels
 LEAST_LOG_SD = -7.0  # as of the logistic mixture: a density without bound would swallow everything else
@@ -68,7 +68,7 @@ class BernoulliPixels(Likelihood):
     reads = "bernoulli"
 
     def log_prob(self, parameters: Tensor, x: Tensor) -> Tensor:
-        return -binary_cross_entropy_with_logits(parameters, x, reduction="none").squeeze(1)
+        return -binary_cross_entropy_with_logits(widened(parameters), widened(x), reduction="none").squeeze(1)
 
     def shaped(self, parameters: Tensor, image_shape: Sequence[int]) -> Tensor:
         """Logits of as many numbers as the image has, in any shape."""
@@ -84,7 +84,7 @@ class BernoulliPixels(Likelihood):
 
     def sample(self, parameters: Tensor, generator: torch.Generator | None) -> Tensor:
         noise = uniform(*parameters.shape, generator=generator, dtype=parameters.dtype, device=parameters.device)
-        return (noise < torch.sigmoid(parameters)).to(parameters.dtype)
+        return (noise < torch.sigmoid(widened(parameters))).to(parameters.dtype)
 
     def mean(self, parameters: Tensor) -> Tensor:
         return torch.sigmoid(parameters)
@@ -121,7 +121,7 @@ class LogisticMixturePixels(Likelihood):
         return [red, green, blue]
 
     def _mixture(self, parameters: Tensor) -> DiscretizedLogisticMixture:
-        return DiscretizedLogisticMixture.from_channels(parameters, validate_args=False)
+        return DiscretizedLogisticMixture.from_channels(widened(parameters), validate_args=False)
 
 
 class GreyMixturePixels(LogisticMixturePixels):
@@ -134,7 +134,7 @@ class GreyMixturePixels(LogisticMixturePixels):
         return [mixture.means[..., 0, :].clamp(-1, 1)]
 
     def _mixture(self, parameters: Tensor) -> DiscretizedLogisticMixture:
-        return DiscretizedLogisticMixture.from_channels(parameters, validate_args=False, grey=True)
+        return DiscretizedLogisticMixture.from_channels(widened(parameters), validate_args=False, grey=True)
 
 
 class GaussianPixels(Likelihood):

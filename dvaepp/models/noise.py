@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dvaepp.numerics import uniform
+from dvaepp.numerics import uniform, working_dtype
 from dvaepp.ranks import Shard
 
 
@@ -34,7 +34,11 @@ class BatchNoise:
         return self.normal(rows, height, width, channels).permute(0, 3, 1, 2)
 
     def normal(self, *shape: int) -> Tensor:
-        return self._own(torch.randn(*self._all(shape), generator=self.generator, device=self.device, dtype=self.dtype))
+        return self._own(
+            torch.randn(
+                *self._all(shape), generator=self.generator, device=self.device, dtype=working_dtype(self.dtype)
+            )
+        )
 
     def _all(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return shape if self.shard is None else (self.copies * self.shard.total, *shape[1:])

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, conv_transpose2d
 
-from dvaepp.networks.dense import TRUNCATED_SD
+from dvaepp.networks.dense import TRUNCATED_SD, as_read_by
 
 
 class Conv(nn.Module):
@@ -26,6 +26,7 @@ class Conv(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         padding = self.kernel // 2
+        x = as_read_by(self.weight, x)
         if self.resize == "u":
             return conv_transpose2d(x, self.weight, self.bias, stride=2, padding=padding, output_padding=1)
         return conv2d(x, self.weight, self.bias, stride=2 if self.resize == "d" else 1, padding=padding)

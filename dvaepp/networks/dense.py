@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from dvaepp.networks.norm import BatchNorm
+from dvaepp.numerics import widened
 
 EPS = 1e-2  # of the batch norms
 TRUNCATED_SD = 0.87962566103423978  # standard deviation of a unit normal cut at +-2
@@ -78,7 +79,7 @@ class Dense(nn.Module):
         return flat.reshape(x.shape)
 
     def frozen(self) -> list[Affine]:
-        """The affine maps of evaluation mode, batch norm folded in; tanh goes between them."""
+        """The affine maps of evaluation mode, batch norm folded in, float32 at least; tanh goes between them."""
         maps = []
         for index, layer in enumerate(self.layers):
             weight, bias = layer.get_parameter("weight").detach(), layer.bias
@@ -88,8 +89,16 @@ class Dense(nn.Module):
                 mean, variance = norm.get_buffer("running_mean"), norm.get_buffer("running_var")
                 scale = norm.get_parameter("weight").detach() * torch.rsqrt(variance + EPS)
                 weight, bias = weight * scale[:, None], norm.get_parameter("bias").detach() + (bias - mean) * scale
-            maps.append(Affine(weight, bias))
+            maps.append(Affine(widened(weight), widened(bias)))
         return maps
+
+
+def as_read_by(weight: Tensor, x: Tensor) -> Tensor:
+    """x in the type of the weight: the samples that a network in half precision reads are float32.
+
+    Inside `torch.autocast` both are converted anyway.
+    """
+    return x if torch.is_autocast_enabled(weight.device.type) else x.to(weight.dtype)
 
 
 def linear_side_by_side(inputs: Sequence[Tensor], weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -97,6 +106,9 @@ def linear_side_by_side(inputs: Sequence[Tensor], weight: Tensor, bias: Tensor |
 
     Half of an encoder's backward pass would otherwise go to the pixels.
     """
+    if torch.is_autocast_enabled(weight.device.type):
+        return linear(torch.cat(list(inputs), -1), weight, bias)
+    inputs = [as_read_by(weight, x) for x in inputs]
     if len(inputs) == 1:
         return linear(inputs[0], weight, bias)
     out: Tensor = _SideBySide.apply(weight, bias, *(x.reshape(-1, x.shape[-1]) for x in inputs))

@@ -4,10 +4,14 @@ import torch
 from torch import Tensor, nn
 
 from dvaepp import ranks
+from dvaepp.numerics import KeepsFloat32, widened
 
 
-class BatchNorm(nn.modules.batchnorm._BatchNorm):
-    """nn.BatchNorm1d or 2d for (rows, channels, ...); parameters and buffers have the same names."""
+class BatchNorm(KeepsFloat32, nn.modules.batchnorm._BatchNorm):
+    """nn.BatchNorm1d or 2d for (rows, channels, ...); parameters and buffers have the same names.
+
+    Statistics are taken and kept in float32 at least, whatever the type of the activations.
+    """
 
     def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
         super().__init__(channels, eps, momentum, dtype=torch.float32)
@@ -17,9 +21,9 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
             raise ValueError(f"expected (rows, channels, ...), got {tuple(input.shape)}")
 
     def forward(self, input: Tensor) -> Tensor:
-        if not self.training or ranks.size() == 1:
-            return super().forward(input)
-        return self._over_all_processes(input)
+        x = widened(input)
+        y = super().forward(x) if not self.training or ranks.size() == 1 else self._over_all_processes(x)
+        return y.to(input.dtype)
 
     def _over_all_processes(self, x: Tensor) -> Tensor:
         """Batch norm with the mean and variance of all processes, from those of each (Chan et al. 1979).

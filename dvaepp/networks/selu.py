@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import selu
 
-from dvaepp.networks.dense import TRUNCATED_SD
+from dvaepp.networks.dense import TRUNCATED_SD, as_read_by
 
 
 class Selu(nn.Module):
@@ -26,6 +26,7 @@ class Selu(nn.Module):
             nn.init.zeros_(layer.get_parameter("bias"))
 
     def forward(self, x: Tensor) -> Tensor:
+        x = as_read_by(self.layers[0].get_parameter("weight"), x)
         for layer in list(self.layers)[:-1]:
             x = selu(layer(x))
         outputs: Tensor = self.layers[-1](x)

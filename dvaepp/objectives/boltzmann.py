@@ -10,13 +10,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dvaepp.numerics import bernoulli_entropy
+from dvaepp.numerics import bernoulli_entropy, full_precision
 from dvaepp.objectives.groups import check_samples
 from dvaepp.priors.base import BoltzmannPrior
 from dvaepp.smoothing.base import Overlapping
 from dvaepp.smoothing.groups import for_groups
 
 
+@full_precision
 def boltzmann_kl(
     prior: BoltzmannPrior,
     logits: Sequence[Tensor],

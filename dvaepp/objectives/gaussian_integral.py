@@ -23,11 +23,13 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from dvaepp.errors import UsageError
+from dvaepp.numerics import full_precision
 from dvaepp.objectives.groups import check_samples
 from dvaepp.priors.base import BoltzmannPrior
 from dvaepp.smoothing.gaussian import Gaussian
 
 
+@full_precision
 def gaussian_integral_log_prior(
     prior: BoltzmannPrior, zeta: Tensor, smoothing: Gaussian, log_z: Tensor | float
 ) -> Tensor:
@@ -45,6 +47,7 @@ def gaussian_integral_log_prior(
     return _excess(prior, zeta, beta) - 0.5 * quadratic - log_z
 
 
+@full_precision
 def gaussian_integral_kl(
     prior: BoltzmannPrior,
     logits: Sequence[Tensor],

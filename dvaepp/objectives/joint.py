@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from dvaepp.numerics import full_precision
 from dvaepp.objectives.groups import check_prior_logits
 
 
@@ -34,6 +35,7 @@ def joint(logits: Sequence[Tensor], prior_logits: Sequence[Tensor]) -> Tensor:
     return joint_per_group(logits, prior_logits).sum(0)
 
 
+@full_precision
 def joint_per_group(logits: Sequence[Tensor], prior_logits: Sequence[Tensor]) -> Tensor:
     """The terms of `joint`, shape (groups, batch).
 

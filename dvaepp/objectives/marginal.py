@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from dvaepp.numerics import full_precision
 from dvaepp.objectives.groups import check_prior_logits, check_samples
 from dvaepp.smoothing.base import Overlapping
 from dvaepp.smoothing.groups import for_groups
@@ -47,6 +48,7 @@ def marginal(
     return marginal_per_group(logits, prior_logits, zeta, smoothing, path_only=path_only).sum(0)
 
 
+@full_precision
 def marginal_per_group(
     logits: Sequence[Tensor],
     prior_logits: Sequence[Tensor],
@@ -70,6 +72,7 @@ def marginal_per_group(
     return torch.stack([bracket(q, p, s, each, path_only).sum(-1) for q, p, s, each in groups])
 
 
+@full_precision
 def bracket(q: Tensor, p: Tensor, zeta: Tensor, smoothing: Overlapping, path_only: bool) -> Tensor:
     """log q(ζ) - log p(ζ) unit by unit, what Eq. 5 averages."""
     return smoothing.log_prob(zeta, q.detach() if path_only else q) - smoothing.log_prob(zeta, p)

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from dvaepp.numerics import bernoulli_entropy
+from dvaepp.numerics import bernoulli_entropy, full_precision
 from dvaepp.objectives.groups import check_samples
 from dvaepp.priors.base import BoltzmannPrior
 from dvaepp.smoothing.base import Overlapping
@@ -41,6 +41,7 @@ SWEEPS = 5  # of the mean field; `tests/objectives/test_relaxed.py` prints what 
 Smoothings = Overlapping | Sequence[Overlapping]
 
 
+@full_precision
 def relaxed_log_prior(
     prior: BoltzmannPrior,
     zeta: Tensor | Sequence[Tensor],
@@ -68,6 +69,7 @@ def relaxed_log_prior(
     return (b * m).sum(-1) - prior.energy(m) + bernoulli_entropy(field).sum(-1) + floor - log_z
 
 
+@full_precision
 def relaxed_kl(
     prior: BoltzmannPrior,
     logits: Sequence[Tensor],

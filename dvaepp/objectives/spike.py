@@ -26,11 +26,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from dvaepp.numerics import full_precision
 from dvaepp.objectives.boltzmann import kl_given_nu
 from dvaepp.objectives.groups import check_samples
 from dvaepp.priors.base import BoltzmannPrior
 
 
+@full_precision
 def rolfe_kl(prior: BoltzmannPrior, logits: Sequence[Tensor], zeta: Sequence[Tensor], log_z: Tensor | float) -> Tensor:
     """KL(q(z, ζ|x) || p(z, ζ)) given one sample ζ of spike-and-exponential, shape (batch,): its mean is the KL.
 

@@ -19,6 +19,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from dvaepp.numerics import KeepsFloat32, full_precision
 from dvaepp.priors.family import Kind, Prior, check_groups
 
 SAMPLING_SWEEPS = 300  # tempered sweeps from independent units to samples of a trained prior
@@ -55,7 +56,7 @@ class BlockForm(NamedTuple):
     conditionals: list[Conditional]
 
 
-class BoltzmannPrior(Prior):
+class BoltzmannPrior(KeepsFloat32, Prior):
     """What every Boltzmann machine can do; z has shape (..., units).
 
     Choose it as the base of an undirected prior of your own: a member states its couplings and its blocks.
@@ -100,11 +101,13 @@ class BoltzmannPrior(Prior):
             conditionals.append(Conditional(slice(stop - len(block), stop), weight, bias[block]))
         return BlockForm(order, conditionals)
 
+    @full_precision
     def conditional_logits(self, z: Tensor, units: Tensor | slice) -> Tensor:
         """Logits of p(z_i = 1 | all other units) for i in `units`."""
         bias, matrix = self.couplings()
         return bias[units] + z @ matrix[:, units]
 
+    @full_precision
     def free_energy(self, z: Tensor, summed: Tensor | slice) -> Tensor:
         """-log Σ e^(-E(z)) over the units `summed`, whose values in z are ignored.
 
@@ -122,6 +125,7 @@ class BoltzmannPrior(Prior):
         """
         return -self.energy(chains.detach()).mean()
 
+    @full_precision
     def cross_entropy(self, mu: Tensor, nu: Tensor, group_sizes: Sequence[int]) -> Tensor:
         """E_q[E(z)] given the ζ, for a posterior in groups q(z_a | x, ζ_<a), shape (batch,) (Sec. 5, last display).
 

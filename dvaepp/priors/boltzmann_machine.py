@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dvaepp.errors import UsageError
+from dvaepp.numerics import full_precision
 from dvaepp.priors.base import BoltzmannPrior, Couplings
 from dvaepp.priors.family import Network, check_groups
 from dvaepp.priors.graphs import coupling_mask
@@ -64,6 +65,7 @@ class BoltzmannMachine(BoltzmannPrior):
     def extra_repr(self) -> str:
         return f"{self.num_units}, couplings={int(self.mask.sum())}"
 
+    @full_precision
     def energy(self, z: Tensor) -> Tensor:
         z = self.as_states(z)
         return -(z @ self.bias) - ((z @ self._upper()) * z).sum(-1)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from dvaepp.errors import UsageError
+from dvaepp.numerics import full_precision
 from dvaepp.priors.base import BlockForm, BoltzmannPrior, Conditional, Couplings
 from dvaepp.priors.family import Network, check_groups
 
@@ -51,6 +52,7 @@ class RBM(BoltzmannPrior):
     def extra_repr(self) -> str:
         return f"{self.num_left}, {self.num_right}"
 
+    @full_precision
     def energy(self, z: Tensor) -> Tensor:
         z = self.as_states(z)
         left, right = z[..., : self.num_left], z[..., self.num_left :]
@@ -77,6 +79,7 @@ class RBM(BoltzmannPrior):
         to_right = Conditional(right, weight, self.bias_right.detach())
         return BlockForm(None, [to_right, Conditional(left, weight.t(), self.bias_left.detach())])
 
+    @full_precision
     def free_energy(self, z: Tensor, summed: Tensor | slice) -> Tensor:
         """Without the square matrix where the right side is summed, as a slice."""
         if not isinstance(summed, slice) or summed != slice(self.num_left, self.num_units):
@@ -97,6 +100,7 @@ class RBM(BoltzmannPrior):
             rest.weight.copy_(matrix[:left, left:])
         return rest
 
+    @full_precision
     def cross_entropy(self, mu: Tensor, nu: Tensor, group_sizes: Sequence[int]) -> Tensor:
         """The general rule without the square matrix: only left-right pairs exist, and left comes first."""
         check_groups(group_sizes, self.num_units)

@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.nn.functional import logsigmoid
 
-from dvaepp.numerics import Evaluation, as_float64, in_dtype, increasing_root, saturate, working_dtype
+from dvaepp.numerics import Evaluation, as_float64, full_precision, in_dtype, increasing_root, saturate, working_dtype
 from dvaepp.smoothing.components import split
 from dvaepp.smoothing.quadratic import add_scaled_
 from dvaepp.types import Parameter, Units
@@ -281,6 +281,7 @@ class Overlapping(Smoothing):
         searched = type(self)._invert is Overlapping._invert
         return self.sample_components(logits, rho) if searched else self.sample(logits, rho)
 
+    @full_precision
     def log_density(self, zeta: Units, z: Parameter) -> Units:
         """log r(ζ|z) for z in {0, 1}, broadcasting."""
         z = torch.as_tensor(z, dtype=zeta.dtype, device=zeta.device)
@@ -290,17 +291,20 @@ class Overlapping(Smoothing):
             check_values("z", z, (z == 0) | (z == 1), "0 or 1")
         return self.log_density0(torch.where(z == 1, self._mirror_in_density(zeta), zeta))
 
+    @full_precision
     def log_ratio(self, zeta: Units) -> Units:
         """log r(ζ|1) - log r(ζ|0); logits + log_ratio is the logit of ν = q(z=1|x, ζ) (Sec. 5)."""
         broadcast_shape(zeta=zeta, **self.parameters())
         self._check_support(zeta)
         return self._log_ratio(zeta)
 
+    @full_precision
     def log_prob(self, zeta: Units, logits: Units) -> Units:
         """log q(ζ|x) of the mixture (Eq. 2), differentiable in both arguments."""
         self._check_point(zeta, logits)
         return self._log_prob(zeta, logits)
 
+    @full_precision
     def cdf(self, zeta: Units, logits: Units) -> Units:
         """F(ζ) = (1-μ) F₀(ζ) + μ F₁(ζ)."""
         self._check_point(zeta, logits)
