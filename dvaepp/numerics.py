@@ -57,7 +57,7 @@ def full_precision(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> R:
         given = [leaf for value in (*args, *kwargs.values()) for leaf in _leaves(value) if isinstance(leaf, Tensor)]
-        kind = given[0].device.type
+        kind = given[0].device.type if given else "cpu"
         cast = torch.is_autocast_enabled(kind)
         if not cast and all(tensor.dtype not in HALF for tensor in given):
             return function(*args, **kwargs)

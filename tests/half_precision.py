@@ -2,10 +2,11 @@
 
 Numbers are of sums over 36 pixels and a few dozen units of about 25 nats; bfloat16 keeps 8 bits and float16 11, so that
 weights and activations are off by 0.4 % and 0.05 % each. Stated tolerances are 1 % and 0.3 % of the number for means
-over images, and half a nat for a single image in bfloat16.
+over images. A single image may differ by a nat or two, because a bit that is drawn near its threshold may flip.
 """
 
 import copy
+import json
 import sys
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def main(name: str, folder: Path) -> None:
         _close(_bound(trained.model, objective, x), expected, 0.01, 1.5)
         _close(trained.log_likelihood(x, 20, seeded()), likelihood, 0.02, 1.5)
     print("autocast")
-    for dtype, of_mean, each in ((torch.bfloat16, 0.02, 2.0), (torch.float16, 0.003, 0.3)):
+    for dtype, of_mean, each in ((torch.bfloat16, 0.02, 2.0), (torch.float16, 0.003, 1.0)):
         half = copy.deepcopy(trained).to(dtype)
         _close(_bound(half.model, objective, x.to(dtype)), expected, of_mean, each)
         _close(half.log_likelihood(x, 20, seeded()), likelihood, of_mean, each)
@@ -59,6 +60,20 @@ def main(name: str, folder: Path) -> None:
         print(str(dtype).removeprefix("torch.float16").removeprefix("torch.") or "half")
     _densities()
     print("densities")
+    wide, narrow = (_reconstructions(images, name, folder, precision) for precision in ("float32", "bfloat16"))
+    torch.testing.assert_close(narrow, wide, rtol=0.02, atol=0.1)
+    print("training")
+
+
+def _reconstructions(images: Path, name: str, folder: Path, precision: str) -> Tensor:
+    """Of a few steps; weights stay float32."""
+    recipe = toy.recipe(images, name, 6, training__precision=precision)
+    run = training.train(recipe, folder / precision, say=toy.quiet)
+    assert all(p.dtype == torch.float32 for p in runs.load(run, say=toy.quiet).model.parameters())
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    found = torch.tensor([line["reconstruction"] for line in lines if "reconstruction" in line])
+    assert len(found) == 6 and found.isfinite().all()
+    return found
 
 
 def _densities() -> None:

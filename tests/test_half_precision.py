@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from dvaepp.errors import UsageError
+from dvaepp.training import precision
 from dvaepp.training.precision import bfloat16_works
 
 
@@ -21,4 +23,15 @@ def test_a_trained_model_in_half_precision(name: str, tmp_path: Path) -> None:
         [sys.executable, "-m", "tests.half_precision", name, str(tmp_path)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split("\n")[:4] == ["autocast", "bfloat16", "half", "densities"]
+    assert done.stdout.split() == ["autocast", "bfloat16", "half", "densities", "training"]
+
+
+def test_bfloat16_is_refused_where_it_would_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe dies by a signal, as on the machines in question."""
+    monkeypatch.setattr(precision, "PROBE", "import os; os.kill(os.getpid(), 4)")
+    precision.bfloat16_works.cache_clear()
+    with pytest.raises(UsageError, match="set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"):
+        precision.check("bfloat16", "cpu")
+    precision.check("float32", "cpu")
+    monkeypatch.undo()
+    precision.bfloat16_works.cache_clear()

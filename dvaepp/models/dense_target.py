@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from dvaepp.numerics import widened
 from dvaepp.priors.base import BoltzmannPrior
 from dvaepp.priors.directed import Directed
 from dvaepp.priors.family import DirectedPrior, Prior
@@ -37,8 +38,7 @@ class DenseTarget:
         inputs = self.context
         if z:
             inputs = torch.cat([inputs.expand(*z[0].shape[:-1], -1), *z], -1)
-        logits: Tensor = self.model.encoders[len(z)](inputs)
-        return logits
+        return widened(self.model.encoders[len(z)](inputs))
 
     def log_joint(self, z: Sequence[Tensor]) -> Tensor:
         log_p = self.log_likelihood(z)
@@ -61,4 +61,5 @@ class DenseTarget:
 
 def _log_bernoulli(value: Tensor, logits: Tensor) -> Tensor:
     """Linear in the value, which may be relaxed."""
+    logits = widened(logits)
     return (value * logits - softplus(logits)).sum(-1)

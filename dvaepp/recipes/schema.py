@@ -210,7 +210,7 @@ class TrainingConfig(Section):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     tensorboard: bool = False
     checkpoint_minutes: Annotated[float, Field(ge=0, le=1e6)] = 5.0
-    precision: Literal["float32", "float64"] = "float32"
+    precision: Literal["float32", "float64", "bfloat16"] = "float32"  # bfloat16: torch.autocast
     average: Annotated[float, Field(gt=0, le=1)] | None = None
     patience: Annotated[int, Field(ge=1, le=10**9)] | None = None
 

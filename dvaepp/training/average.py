@@ -23,8 +23,9 @@ from dvaepp.data import Dataset
 from dvaepp.models.base import Model
 from dvaepp.models.noise import BatchNoise
 from dvaepp.recipes.schema import Recipe
+from dvaepp.training.precision import WEIGHTS
 from dvaepp.training.schedules import smoothing_at
-from dvaepp.training.state import PRECISIONS, State
+from dvaepp.training.state import State
 
 BATCHES = 100  # of training images, from which batch norm takes its statistics
 
@@ -64,7 +65,7 @@ def renew_statistics(recipe: Recipe, dataset: Dataset, average: Model, step: int
 
 def _batches(recipe: Recipe, dataset: Dataset, device: str) -> Iterator[tuple[Tensor, BatchNoise]]:
     """At most `BATCHES` batches of different training images, each with noise."""
-    seed, size, dtype = recipe.training.seed + 2, recipe.training.batch_size, PRECISIONS[recipe.training.precision]
+    seed, size, dtype = recipe.training.seed + 2, recipe.training.batch_size, WEIGHTS[recipe.training.precision]
     generator = torch.Generator(device).manual_seed(seed)
     order = torch.randperm(len(dataset.train), generator=torch.Generator("cpu").manual_seed(seed), device="cpu")
     whole = len(order) // size * size or len(order)

@@ -20,10 +20,9 @@ from dvaepp.models.build import build_model
 from dvaepp.recipes import budget
 from dvaepp.recipes.schema import Recipe
 from dvaepp.samplers import Chains, pcd
-from dvaepp.training import checkpoint
+from dvaepp.training import checkpoint, precision
 from dvaepp.training.adamax import Adamax
 
-PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
 EXACT_SIDE = 12  # an RBM side this small is summed exactly whenever a number is needed
 LOG_Z_SWEEPS = 300  # budget of the log Z estimate at a validation
 
@@ -67,11 +66,12 @@ class State(NamedTuple):
 def build(recipe: Recipe, dataset: Dataset, device: str = "cpu", model: Model | None = None) -> State:
     """Model, optimizer, chains and generator at step 0, from the recipe's seed, or around a given `model`."""
     budget.check(recipe, dataset.image_shape)
+    precision.check(recipe.training.precision, device)
     generator = torch.Generator(device).manual_seed(recipe.training.seed)
     if model is None:
         seeded = torch.Generator("cpu").manual_seed(recipe.training.seed)
         model = build_model(recipe.model, dataset.train_mean, seeded)
-    model = model.to(device, PRECISIONS[recipe.training.precision])
+    model = model.to(device, precision.WEIGHTS[recipe.training.precision])
     optimizer = build_optimizer(recipe, model)
     chains = None
     if model.boltzmann is not None:
@@ -109,7 +109,7 @@ def _build_estimator(
     try:
         with torch.device("cpu"):  # its noise, too, is drawn there
             estimator: Estimator = member(model.group_sizes, math.prod(model.image_shape), **options)
-        estimator = estimator.to(device, PRECISIONS[recipe.training.precision])
+        estimator = estimator.to(device, precision.WEIGHTS[recipe.training.precision])
     except TypeError as error:
         raise UsageError(f"estimator.options of {recipe.estimator.name}: {error}") from None
     parameters = list(estimator.parameters())

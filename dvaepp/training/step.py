@@ -14,8 +14,9 @@ from dvaepp.samplers import pcd
 from dvaepp.training import log_z
 from dvaepp.training.average import follow
 from dvaepp.training.finite import check_finite
+from dvaepp.training.precision import WEIGHTS, autocast
 from dvaepp.training.schedules import kl_weight, learning_rate, smoothing_at
-from dvaepp.training.state import PRECISIONS, State
+from dvaepp.training.state import State
 
 
 def step(recipe: Recipe, dataset: Dataset, state: State, device: str) -> tuple[State, Terms, Tensor]:
@@ -30,7 +31,7 @@ def step(recipe: Recipe, dataset: Dataset, state: State, device: str) -> tuple[S
     shard = ranks.shard(len(x)) if ranks.size() > 1 else None
     if shard is not None:
         x = x[shard.first : shard.last]
-    return update(recipe, state, x.to(device, PRECISIONS[recipe.training.precision]), shard)
+    return update(recipe, state, x.to(device, WEIGHTS[recipe.training.precision]), shard)
 
 
 def update(recipe: Recipe, state: State, x: Tensor, shard: Shard | None = None) -> tuple[State, Terms, Tensor]:
@@ -41,7 +42,8 @@ def update(recipe: Recipe, state: State, x: Tensor, shard: Shard | None = None) 
         c = recipe.chains
         chains = pcd.step(state.model.boltzmann, state.chains, state.generator, c.num_sweeps, c.make())
         state = log_z.at_this_step(recipe, state._replace(chains=chains))
-    loss, found = _loss(recipe, state, x, shard)
+    with autocast(recipe.training.precision, x.device):
+        loss, found = _loss(recipe, state, x, shard)
     state.optimizer.zero_grad(set_to_none=True)
     loss.backward()
     parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
@@ -62,7 +64,8 @@ def _estimated_update(recipe: Recipe, state: State, x: Tensor) -> tuple[State, T
             rate = learning_rate(recipe.optimizer, state.step / recipe.training.steps, state.progress.decays)
             group["lr"] = recipe.estimator.rate_factor * rate
     state.estimator.train()
-    found = state.estimator.estimate(state.model.target(x), state.generator)
+    with autocast(recipe.training.precision, x.device):
+        found = state.estimator.estimate(state.model.target(x), state.generator)
     loss = -found.surrogate.mean()
     if found.own_loss is not None:
         loss = loss + found.own_loss

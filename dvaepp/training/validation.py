@@ -15,8 +15,9 @@ from dvaepp.models.noise import BatchNoise
 from dvaepp.recipes.schema import Recipe
 from dvaepp.training.average import renew_statistics
 from dvaepp.training.log_z import after_validation
+from dvaepp.training.precision import WEIGHTS
 from dvaepp.training.schedules import kl_weight, smoothing_at
-from dvaepp.training.state import PRECISIONS, Progress, State, estimate_log_z
+from dvaepp.training.state import Progress, State, estimate_log_z
 
 ACTIVE_VARIANCE = 0.01  # a unit is active when its μ varies this much over images
 
@@ -42,7 +43,7 @@ def _measured(recipe: Recipe, dataset: Dataset, model: Model, step: int, device:
     log_z = ranks.from_first(estimate_log_z(model, torch.Generator(device).manual_seed(seed)))
 
     def columns(x: Tensor, generator: torch.Generator) -> Tensor:
-        x = x.to(PRECISIONS[recipe.training.precision])
+        x = x.to(WEIGHTS[recipe.training.precision])
         noise = BatchNoise(generator, x.device, dtype=x.dtype)
         found = model.terms(x, smoothing, noise, objective=recipe.training.objective, log_z=log_z)
         parts = [found.log_likelihood[:, None], found.kl.t(), *found.logits]
