@@ -28,9 +28,9 @@ def _two_steps(images: Path, name: str, place: str, simulation: Simulation | Non
         simulation.waits.clear()
     state, _, loss = step(recipe, dataset, state, place)
     if simulation is not None:  # the images go there, and whether all is finite comes back
-        exact = recipe.training.kl_balance and state.model.prior is not None  # its log Z is summed anew, and checked
+        exact = state.model.boltzmann is not None  # a log Z of few units is summed anew, and its machine checked
         assert simulation.copies.total() == 1, simulation.copies
-        assert simulation.waits.total() == (3 if exact else 1), simulation.waits
+        assert simulation.waits.total() <= (3 if exact else 1), simulation.waits
     x = dataset.images("validation")[:5].to(place)
     generator = torch.Generator(place).manual_seed(0)
     found = log_likelihood(state.model, x, 3, log_z=1.0, generator=generator)
