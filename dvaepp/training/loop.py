@@ -203,5 +203,6 @@ def _validated(run: Run, state: State, signals: Signals, metrics: Metrics, clock
 
 def _stop(run: Run, state: State, number: int) -> NoReturn:
     run.save(state)
-    run.say(f"stopped by a signal at step {state.step}; saved. Continue with --resume --run-dir {run.folder}")
+    again = f"Continue with --resume --run-dir {run.folder}, in Python with resume=True"
+    run.say(f"stopped by a signal at step {state.step}; saved. {again}")
     raise SystemExit(128 + number)

@@ -1,5 +1,7 @@
 """The code that the documentation shows, run as shown."""
 
+import json
+import os
 import re
 from pathlib import Path
 
@@ -33,6 +35,25 @@ def test_rbm_tutorial_learns() -> None:
     names = _run("docs/tutorial_rbm.md")
     assert names["estimate"].method == "exact"
     assert names["bound"] > -3.5  # untrained it is near -5.8, and no bound can pass -(log 4 + the noise's entropy)
+
+
+def test_own_networks_tutorial_is_killed_resumed_evaluated_and_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("STEPS", "32")
+    monkeypatch.setenv("K", "5")
+    monkeypatch.setenv("RUN", str(tmp_path / "run"))
+    monkeypatch.setenv("DVAEPP_DATA", os.environ.get("DVAEPP_DATA", str(ROOT.parent / "shared/data")))
+    if not (Path("/usr/share/dataset-fashion-mnist").exists() or Path(os.environ["DVAEPP_DATA"], "mnist").exists()):
+        pytest.skip("neither Fashion-MNIST nor MNIST lies here")
+    names = _run("docs/tutorial_own_networks.md")
+    assert "ended with 143" in capsys.readouterr().out
+    assert names["result"]["log_likelihood"] > -600 and names["result"]["standard_error"] > 0
+    assert names["bits"].shape == (1, 64) and names["pictures"].shape == (16, 1, 28, 28)
+    page = names["page"].read_text()
+    assert "each beside its reconstruction" in page and "could not be loaded" not in page
+    steps = [json.loads(line)["step"] for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert max(steps) == 32
 
 
 def test_own_data_page_says_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
