@@ -2,7 +2,7 @@
 
 The plain one is the same mathematics as one writes it first: Eq. 3 as printed under autograd, `torch.bernoulli` in the
 Gibbs sweeps, the default Adam. The limit is the matrix products of the step, forward and backward, and our 40 Gibbs
-sweeps, and nothing else.
+sweeps, and nothing else. Beside them the same model with a relaxed prior, with one sample and with five.
 """
 
 import math
@@ -29,6 +29,8 @@ def run() -> dict[str, Any]:
     x = (torch.rand(1000, PIXELS, generator=generator) < 0.13).float()
     contestants: dict[str, Callable[[], object]] = {
         "dvaepp": OurStep(x),
+        "dvaepp, relaxed.power_law": OurStep(x, "relaxed.power_law", "samples=1"),
+        "dvaepp, relaxed.power_law, K = 5": OurStep(x, "relaxed.power_law", "samples=5"),
         "plain eager": PlainStep(x),
         "products and sweeps alone (limit)": Limit(),
     }
@@ -80,8 +82,8 @@ class Limit:
 class OurStep:
     """What the training loop does with a batch."""
 
-    def __init__(self, x: Tensor) -> None:
-        self.recipe = recipes.build("table2.rbm", ["layers=2", "linear=false", f"beta={BETA}"])
+    def __init__(self, x: Tensor, name: str = "table2.rbm", argument: str = f"beta={BETA}") -> None:
+        self.recipe = recipes.build(name, ["layers=2", "linear=false", argument])
         assert self.recipe.chains.num_sweeps == SWEEPS
         self.x = x.reshape(-1, 1, 28, 28)
         model = build_model(self.recipe.model, self.x.mean(0))
