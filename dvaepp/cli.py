@@ -480,8 +480,8 @@ def show(
     set_: Overrides = [],  # noqa: B006
     debug: Debug = False,
 ) -> None:
-    """One recipe resolved in full, as JSON; on stderr its modules, the maps they end at and their parameters."""
-    from dvaepp.recipes import build
+    """One recipe resolved in full, as JSON; on stderr its modules, the maps they end at, parameters and memory."""
+    from dvaepp.recipes import budget, build
 
     chosen = build(recipe, arguments, set_)
     print(chosen.model_dump_json(indent=1))
@@ -490,6 +490,7 @@ def show(
 
         for row in example_model(chosen).summary():
             print(f"{row.module:24} {row.blocks:24} {row.output:16} {row.parameters:>12,}", file=sys.stderr)
+        print(f"memory: at most about {budget.cost(chosen).total(chosen) / 2**30:.1f} GiB", file=sys.stderr)
 
 
 def data(

@@ -84,7 +84,7 @@ def _log_det(scaled: Tensor, beta: float) -> Tensor:
     """log|I + W/β|, or a refusal with the β that would do."""
     identity = torch.eye(len(scaled), dtype=scaled.dtype, device=scaled.device)
     factor, failed = torch.linalg.cholesky_ex(identity + scaled)
-    if bool(failed):
+    if not failed.is_meta and bool(failed):
         least = -beta * torch.linalg.eigvalsh(scaled.detach().double())[0].item()
         raise UsageError(
             f"W + beta I must be positive definite, and beta = {beta:g} is too small for these couplings: "

@@ -1,36 +1,42 @@
-"""What a recipe takes before anything is built: parameters, and the memory of training and evaluation.
+"""What a recipe takes before anything is allocated: parameters, and the memory of training and evaluation.
 
-Parameters are counted exactly; a test compares them with those of the models. Memory is an estimate from above: copies
-of each parameter, and copies of each number that a layer reads or writes, as measured on models of every kind. A recipe
-beyond `MEMORY` is refused: without swap the system would end it, with swap the machine would stand still.
+The model itself is asked. It is built on the meta device, where tensors have shapes and no numbers, and takes one pass
+through its bound there; what autograd saves for the backward pass is what a batch costs. So an architecture is
+described once, in `models/`. A recipe that takes more than the memory there is gets refused: without swap the system
+would end it, with swap the machine would stand still.
 """
 
-import inspect
+import functools
+import json
+import math
+import os
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dvaepp.errors import UsageError
 from dvaepp.recipes.models import ModelConfig
-from dvaepp.recipes.schema import ConvolutionalConfig, FeedForwardConfig, Recipe
 
-MEMORY = 16 * 2**30  # bytes: two thirds of a machine with 24 GB; the paper's largest model, on CIFAR10, takes 7 GiB
-COPIES = 10  # of a parameter: itself, gradient, two moments, and all but the gradient twice while it is saved
-TRANSFORMED = 2  # more of a 3x3 kernel: networks/winograd.py makes 36 numbers of 9, and their gradients, in a step
-TOUCHED = 3  # copies, in a step, of what a layer reads and writes
-COUPLINGS = 3  # copies of an RBM's square matrix when its chains are made
+if TYPE_CHECKING:
+    import torch
+
+    from dvaepp.models.base import Model
+    from dvaepp.recipes.schema import Recipe
+
+COPIES = 12  # of a parameter: itself, gradient, two moments, twice all but the gradient while it is saved, transforms
+SAVED = 2  # copies of what autograd saves: the gradients beside it
+COUPLINGS = 3  # copies of a Boltzmann machine's square matrix when its chains are made
 CHAINED = 6  # copies of the chains in a sweep
-ENCODED = 100  # images that evaluation encodes at once, and the rows that it decodes (evaluation/), layer by layer
-DECODED = {"feedforward": 2048, "convolutional": 400}
-RATIO = 4  # of squeeze and excitation
-OUTPUTS = {("bernoulli", 1): 1, ("logistic_mixture", 1): 30, ("logistic_mixture", 3): 100}  # numbers for a pixel
-GREY = (1, 28, 28)
+LAYERS = 3  # copies of the widest layer that evaluation holds at a time
+USUAL_IMAGES, USUAL_SIDE = 1000, 64  # up to which a recipe's images are left to the start of training
+COUNTED = 2  # images that pass through the model on the meta device
 
 
 class Cost(NamedTuple):
     """A number of parameters, then bytes: of the model, of an image in a batch, of evaluation, of a chain.
 
-    `fields` names what takes most of the model, of an image and of evaluation.
+    `largest` names the module that has most of the parameters.
     """
 
     parameters: int
@@ -38,203 +44,172 @@ class Cost(NamedTuple):
     image: int
     evaluation: int
     chain: int
-    fields: dict[str, str]
+    largest: str
+
+    def total(self, recipe: "Recipe") -> int:
+        """Bytes that the whole of training and validation takes at most."""
+        images = recipe.training.batch_size * recipe.training.importance_samples
+        return self.model + max(images * self.image, self.evaluation) + recipe.chains.num_chains * self.chain
 
 
-def cost(recipe: Recipe, image_shape: Sequence[int] | None = None) -> Cost:
-    """What training `recipe` on images of this shape takes; a convolutional model pads all to its `image_size`."""
-    model = recipe.model
-    if isinstance(model, ConvolutionalConfig):
-        tally, units = _convolutional(model, image_shape), model.global_units
-    else:
-        assert isinstance(model, FeedForwardConfig)  # `check` lets models of one's own pass
-        shape = GREY if image_shape is None else image_shape
-        tally, units = _feedforward(recipe, model, shape[0] * shape[1] * shape[2]), sum(model.groups)
-    size = 8 if recipe.training.precision == "float64" else 4
-    undirected = model.undirected
-    if undirected:
-        numbers = model.num_couplings + units
-        tally.parameters["units"] += numbers
-        tally.stored["units"] += COPIES * numbers + COUPLINGS * units * units
+def cost(recipe: "Recipe", image_shape: Sequence[int] | None = None, images_too: bool = True) -> Cost:
+    """What training `recipe` on images of this shape takes; without one, on images of the paper's.
+
+    Without `images_too` no image passes through a convolutional model, which takes most of the time of counting, and
+    images and evaluation cost nothing.
+    """
+    shape = tuple(image_shape or recipe.data.image_shape() or recipe.model.example_shape)
+    counts = _extrapolated(recipe, shape, images_too or recipe.model.repeated is None)
+    units, size = sum(recipe.model.unit_groups), 8 if recipe.training.precision == "float64" else 4
+    square = COUPLINGS * units**2 if recipe.model.undirected else 0
     return Cost(
-        tally.parameters.total(),
-        size * tally.stored.total(),
-        size * tally.touched.total(),
-        size * tally.evaluated.most_common(1)[0][1],
-        size * CHAINED * units * recipe.chains.make().states_per_chain if undirected else 0,
-        {name: sums.most_common(1)[0][0] for name, sums in tally.sums().items()},
+        counts.parameters.total(),
+        size * (COPIES * (counts.parameters.total() + counts.others) + square),
+        size * SAVED * math.ceil(counts.saved / COUNTED),
+        size * LAYERS * counts.rows * math.ceil(counts.widest / COUNTED),
+        size * CHAINED * units * recipe.chains.make().states_per_chain if recipe.model.undirected else 0,
+        counts.parameters.most_common(1)[0][0],
     )
 
 
-def check(recipe: Recipe, image_shape: Sequence[int] | None = None) -> None:
-    """Refuse a recipe that takes more than `MEMORY`, naming the field to change and, for a count, what would fit."""
-    if not recipe.model.counted:
+def check(
+    recipe: "Recipe", image_shape: Sequence[int] | None = None, device: str = "cpu", images_too: bool = True
+) -> None:
+    """Refuse a recipe that takes more than the device has, naming the field to change and, for a count, what fits."""
+    c, training, limit = cost(recipe, image_shape, images_too), recipe.training, memory(device)
+    total, images = c.total(recipe), training.batch_size * training.importance_samples
+    if total <= limit:
         return
-    c, training = cost(recipe, image_shape), recipe.training
-    images = training.batch_size * training.importance_samples
     parts = {
         "model": c.model,
         "training.batch_size": images * c.image,
         "evaluation": c.evaluation,
         "chains.num_chains": recipe.chains.num_chains * c.chain,
     }
-    total = c.model + max(parts["training.batch_size"], parts["evaluation"]) + parts["chains.num_chains"]
-    if total <= MEMORY:
-        return
     field = max(parts, key=lambda name: parts[name])
-    room = MEMORY - total + parts[field]
+    room = limit - total + parts[field]
     fits = {"training.batch_size": room // (c.image * training.importance_samples or 1)}
     fits["chains.num_chains"] = room // (c.chain or 1)
     if fits.get(field, 0) >= 2:
         remedy = f"{field} of at most {fits[field]} fits"
     else:
-        remedy = f"most is for {_named(c.fields.get(field, 'units'), recipe.model)}: use fewer or smaller ones"
-        if isinstance(recipe.model, ConvolutionalConfig) and field != "model":
-            remedy += ", or a smaller image_size"
+        estimated = recipe.estimator is not None and field == "training.batch_size"
+        most = "estimator.options" if estimated else recipe.model.field_of(c.largest)
+        remedy = f"most is for {most}: use fewer or smaller ones"
     raise UsageError(
         f"{c.parameters:,} parameters, batches of {images} and {recipe.chains.num_chains} chains would take "
-        f"{total / 2**30:,.0f} GiB of memory, more than the {MEMORY / 2**30:.0f} that are allowed; {remedy}"
+        f"{total / 2**30:,.0f} GiB of memory, more than the {limit / 2**30:.0f} that there are; {remedy}"
     )
 
 
-def _named(field: str, model: ModelConfig) -> str:
-    names = {
-        "units": "model.groups" if isinstance(model, FeedForwardConfig) else "model.global_units",
-        "options": "estimator.options",
-        "local": "model.local_groups, local_channels, posterior and prior",
-    }
-    return names.get(field, f"model.{field}")
+def check_early(recipe: "Recipe") -> None:
+    """What can be refused as soon as a recipe is made: parameters and chains, and batches of unusual size."""
+    images = recipe.training.batch_size * recipe.training.importance_samples
+    side = getattr(recipe.model, "image_size", 0)
+    check(recipe, images_too=images > USUAL_IMAGES or side > USUAL_SIDE)
 
 
-class _Tally:
-    """By field of the model: `stored` counts parameters with their copies, `touched` numbers per image in a step,
-    `evaluated` those of the widest layer in evaluation."""
+def memory(device: str = "cpu") -> int:
+    """Bytes of a device: of a GPU what it has, else what the machine has, or less where a container is given less."""
+    if device.startswith("cuda"):
+        import torch
 
-    def __init__(self, kind: str) -> None:
-        self.rows = DECODED[kind]
-        self.parameters: Counter[str] = Counter()
-        self.stored: Counter[str] = Counter()
-        self.touched: Counter[str] = Counter()
-        self.evaluated: Counter[str] = Counter()
-
-    def sums(self) -> dict[str, Counter[str]]:
-        return {"model": self.stored, "training.batch_size": self.touched, "evaluation": self.evaluated}
-
-    def add(self, field: str, parameters: int, touched: int, copies: int = COPIES) -> None:
-        self.parameters[field] += parameters
-        self.stored[field] += copies * parameters
-        self.touched[field] += touched
-        rows = ENCODED if field.startswith("down") else self.rows
-        self.evaluated[field] = max(self.evaluated[field], rows * touched)
-
-    def dense(self, field: str, sizes: Sequence[int], batch_norm: bool = False, times: int = 1) -> None:
-        """Linear maps between `sizes`; batch norm takes the biases of hidden layers and has two numbers a unit."""
-        for index, (inputs, outputs) in enumerate(zip(sizes, sizes[1:], strict=False)):
-            hidden = index < len(sizes) - 2
-            extra = 2 * outputs if hidden and batch_norm else outputs
-            self.add(field, inputs * outputs + extra, times * TOUCHED * (inputs + outputs))
-
-    def conv(self, field: str, inputs: int, outputs: int, before: int, after: int, kernel: int = 3) -> None:
-        """A convolution from a map of `before` pixels a side to one of `after`."""
-        parameters = kernel**2 * inputs * outputs + outputs
-        copies = COPIES + (TRANSFORMED if kernel == 3 else 0)
-        touched = inputs * before**2 + outputs * after**2
-        self.add(field, parameters, (TOUCHED if kernel == 3 else 2) * touched, copies)
-
-    def chain(
-        self, field: str, inputs: int, blocks: Sequence[str], size: int, project: bool = False
-    ) -> tuple[int, int]:
-        """Residual blocks (networks/residual.py) from a map of `size`; the channels and the size they end at."""
-        for index, block in enumerate(blocks):
-            outputs = int(block.rstrip("du"))
-            after = size // 2 if block.endswith("d") else 2 * size if block.endswith("u") else size
-            self.conv(field, inputs, outputs, size, after)
-            self.conv(field, outputs, outputs, after, after)
-            squeezed = max(1, outputs // RATIO)
-            self.add(field, 2 * outputs * squeezed + outputs + squeezed, 2 * outputs)
-            if inputs != outputs or not block.isdigit() or (project and index == 0):
-                self.conv(field, inputs, outputs, size, after, kernel=1)
-            inputs, size = outputs, after
-        return inputs, size
+        return torch.cuda.mem_get_info(device)[1]
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(machine, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    except (OSError, ValueError):  # another system, or "max"
+        return machine
 
 
-def _feedforward(recipe: Recipe, model: FeedForwardConfig, pixels: int) -> _Tally:
-    tally, times = _Tally(model.kind), 1
-    before = [sum(model.groups[:a]) for a in range(len(model.groups))]
-    if recipe.estimator is not None:
-        times = _estimator(tally, recipe, before, pixels)
-    field = "hidden" if model.hidden and max(model.hidden) > max(model.groups) else "groups"
+class _Counts(NamedTuple):
+    """Numbers in parameters by module, in an estimator's own, saved by autograd, in its widest tensor; rows at once."""
 
-    def dense(inputs: int, outputs: int) -> None:
-        tally.dense(field, (inputs, *model.hidden, outputs), model.batch_norm, times)
-
-    for earlier, size in zip(before, model.groups, strict=True):
-        dense(pixels + earlier, size)
-    dense(sum(model.groups), pixels)
-    if not model.undirected:  # as if each group but the first had a network: other directed priors are smaller
-        tally.add("groups", model.groups[0], TOUCHED * model.groups[0])
-        for earlier, size in list(zip(before, model.groups, strict=True))[1:]:
-            dense(earlier, size)
-    return tally
+    parameters: Counter[str]
+    others: int
+    saved: int
+    widest: int
+    rows: int
 
 
-def _estimator(tally: _Tally, recipe: Recipe, before: Sequence[int], pixels: int) -> int:
-    """Count an estimator's networks and draws; return how often it runs the model on an image."""
-    from dvaepp.estimators import MEMBERS
+def _extrapolated(recipe: "Recipe", shape: tuple[int, ...], images_too: bool) -> _Counts:
+    """The counts of a model whose many like groups grow evenly: a quadratic through those with 1, 2 and 3 of them.
 
-    assert recipe.estimator is not None and isinstance(recipe.model, FeedForwardConfig)
-    defaults = {name: p.default for name, p in inspect.signature(MEMBERS[recipe.estimator.name]).parameters.items()}
-    options = defaults | recipe.estimator.options
-    hidden = int(options.get("hidden", 0))
-    for earlier, size in zip(before, recipe.model.groups, strict=True):
-        inputs = pixels + earlier + size
-        tally.stored["options"] += COPIES * hidden * (inputs + 2)
-        tally.touched["options"] += TOUCHED * hidden
-    samples = int(options.get("num_samples", 1))
-    tally.touched["options"] += TOUCHED * samples**2  # VIMCO's table of each sample against the others
-    tally.touched["options"] += TOUCHED * int(options.get("num_draws", 0)) * sum(recipe.model.groups)
-    return max(samples, 2 * (len(before) + 1))  # a branch for each layer, and its antithetic one
+    Each group reads all that came before it, so that every sum over groups is a quadratic in their number. Hundreds of
+    them would take a minute to build and run even on the meta device.
+    """
+    repeated = recipe.model.repeated
+    if repeated is None or getattr(recipe.model, repeated) <= 3:
+        return _counted(recipe.model, *_rest(recipe), shape, images_too)
+    n = getattr(recipe.model, repeated)
+    few = [
+        _counted(recipe.model.model_copy(update={repeated: k}), *_rest(recipe), shape, images_too) for k in (1, 2, 3)
+    ]
 
+    def at_n(a: int, b: int, c: int) -> int:
+        return a + (n - 1) * (b - a) + (n - 1) * (n - 2) // 2 * (c - 2 * b + a)
 
-def _convolutional(model: ConvolutionalConfig, image_shape: Sequence[int] | None) -> _Tally:
-    tally = _Tally(model.kind)
-    most = 3 if model.likelihood == "logistic_mixture" else 1  # before images of one's own are read
-    channels = most if image_shape is None else image_shape[0]
-    pixels = OUTPUTS[model.likelihood, channels]
-    tally.add("down1", 2 * channels, 0)
-    encoded, size = tally.chain("down1", channels, model.down1, model.image_size)
-    tally.add("down1", 2 * encoded, 0)
-    up = int(model.upsample[-1].rstrip("du"))
-    if model.global_kind == "none":
-        tally.add("upsample", up * size**2, TOUCHED * up * size**2)
-    else:
-        _global(tally, model, encoded, size)
-    units = model.local_channels * (2 if model.local_kind == "normal" else 1)
-    for shared, blocks in ((encoded + up, model.posterior), (up, model.prior)):
-        for group in range(model.local_groups):
-            inputs = shared + group * model.local_channels
-            tally.chain("local", inputs, (*blocks, str(units)), size, project=True)
-    width, size = tally.chain("context", up + model.local_groups * model.local_channels, model.context, size)
-    scales = [model.image_size >> i for i in reversed(range(len(model.upsamples) + 1))]
-    for index, scale in enumerate(scales):
-        if index > 0:
-            width, size = tally.chain("upsamples", width, model.upsamples[index - 1], size)
-        if model.conditional or scale == model.image_size:
-            tally.conv("upsamples", width, pixels, size, scale)
-        if model.conditional and scale != model.image_size:
-            letter = "u" if size == 2 * scale else ""
-            tally.chain("input_filters", channels, [f"{model.input_filters}{letter}"], scale)
-            width += model.input_filters
-    return tally
+    parameters = {name: at_n(*(each.parameters[name] for each in few)) for name in few[0].parameters}
+    saved = at_n(*(each.saved for each in few))
+    widest = few[2].widest + (n - 3) * (few[2].widest - few[1].widest)  # a tensor of one group grows linearly
+    return _Counts(Counter(parameters), few[0].others, saved, widest, few[0].rows)
 
 
-def _global(tally: _Tally, model: ConvolutionalConfig, encoded: int, size: int) -> None:
-    top, _ = tally.chain("down2", encoded, model.down2, size)
-    tally.add("down2", 2 * top, 0)
-    group = model.global_units // model.global_groups
-    per_unit = 2 if model.global_kind == "normal" else 1
-    for index in range(model.global_groups):
-        tally.dense("dense", (top + index * group, *model.dense, per_unit * group))
-    tally.chain("upsample", model.global_units, model.upsample, 1)
-    if model.global_kind == "bernoulli":
-        tally.add("global_units", model.global_units, model.global_units)
+def _rest(recipe: "Recipe") -> tuple[str, str, str]:
+    """What decides the pass through the bound beside the model, as keys of a cache."""
+    estimator = "" if recipe.estimator is None else recipe.estimator.model_dump_json()
+    return recipe.training.objective, recipe.smoothing.name, estimator
+
+
+@functools.lru_cache(maxsize=256)
+def _counted(
+    section: ModelConfig, objective: str, smoothing: str, estimator: str, shape: tuple[int, ...], images_too: bool
+) -> _Counts:
+    import torch
+
+    with torch.device("meta"):
+        model = section.build(torch.full(shape, 0.5, dtype=torch.float32))
+    x = torch.empty(COUNTED, *shape, dtype=torch.float32, device="meta")
+    parameters = Counter[str]()
+    for name, parameter in model.named_parameters():
+        parameters[name.partition(".")[0]] += parameter.numel()
+    if not images_too:
+        return _Counts(parameters, 0, 0, 0, model.rows_at_once)
+    own = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
+    saved: dict[int, torch.Tensor] = {}  # kept, so that no storage is freed and its address taken by another
+
+    def note(tensor: "torch.Tensor") -> "torch.Tensor":
+        if tensor.untyped_storage()._cdata not in own:
+            saved.setdefault(tensor.untyped_storage()._cdata, tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        others, passing = _bound(model, x, objective, smoothing, estimator)
+    sizes = [tensor.numel() for tensor in saved.values()]
+    layers = [COUNTED * max(parameter.shape) for parameter in model.parameters()]
+    return _Counts(parameters, others, sum(sizes) + passing, max(layers if estimator else sizes), model.rows_at_once)
+
+
+def _bound(model: "Model", x: "torch.Tensor", objective: str, smoothing: str, estimator: str) -> tuple[int, int]:
+    """One pass through the bound, or through that of an estimator.
+
+    Of an estimator: the numbers in its own parameters, and in its largest tensor that no gradient needs, such as the
+    table of each of VIMCO's samples against all others.
+    """
+    import torch
+
+    from dvaepp import estimators
+    from dvaepp import smoothing as smoothings
+    from dvaepp.models.noise import BatchNoise
+    from dvaepp.recipes.largest import Largest
+
+    if not estimator:
+        each: Any = smoothings.MEMBERS[smoothing]
+        model.terms(x, each(validate_args=False), BatchNoise(None, x.device), objective=objective)
+        return 0, 0
+    given = json.loads(estimator)
+    with torch.device("meta"), Largest() as largest:
+        member: Any = estimators.MEMBERS[given["name"]]
+        own = member(model.group_sizes, math.prod(model.image_shape), **given["options"])
+        own.estimate(model.target(x), None)
+    return sum(parameter.numel() for parameter in own.parameters()), largest.numbers

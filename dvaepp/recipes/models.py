@@ -34,6 +34,8 @@ class ModelConfig(Section):
 
     counted: ClassVar[bool] = True
     """Whether its parameters and its memory can be counted from the section alone."""
+    repeated: ClassVar[str | None] = None
+    """The field that counts like groups of networks, each of which reads what came before it; there may be many."""
 
     @property
     @abstractmethod
@@ -74,6 +76,10 @@ class ModelConfig(Section):
     def example_shape(self) -> tuple[int, int, int]:
         """Of the images of the paper that it takes: for summaries where the data is not known."""
         return SHAPES[self.expected_likelihood]
+
+    def field_of(self, module: str) -> str:
+        """The field that decides the size of one of the model's modules, as a user may set it."""
+        return f"model.{module}"
 
     @abstractmethod
     def for_images(self, likelihood: Reading | None, resize: str | None) -> "Self":
@@ -124,6 +130,9 @@ class FeedForwardConfig(ModelConfig):
     @property
     def expected_likelihood(self) -> Reading:
         return "bernoulli"
+
+    def field_of(self, module: str) -> str:
+        return "model.hidden" if self.hidden and max(self.hidden) > max(self.groups) else "model.groups"
 
     def check_training(self, training: "TrainingConfig", estimated: bool) -> None:
         if sum(self.groups) < self.prior.min_units:
@@ -176,6 +185,7 @@ class ConvolutionalConfig(ModelConfig):
     `posterior` and `prior` (q and p of a local group) leave out their last block: its width follows from the units.
     """
 
+    repeated: ClassVar[str | None] = "local_groups"
     kind: Literal["convolutional"] = "convolutional"
     image_size: Annotated[int, Field(ge=2, le=1024)] = 32
     down1: Blocks = ("32d", "32", "64d", "64", "128d")
@@ -226,6 +236,11 @@ class ConvolutionalConfig(ModelConfig):
         groups = 0 if self.global_kind == "none" else self.global_groups
         own = ["z"] if self.undirected else [f"z{a + 1}" for a in range(groups)]
         return own + [f"h{j + 1}" for j in range(self.local_groups)]
+
+    def field_of(self, module: str) -> str:
+        local = "model.local_groups, local_channels, posterior and prior"
+        fields = {"encoders": "dense", "decoder": "upsamples", "prior": "global_units"}
+        return local if module in ("q", "p") else f"model.{fields.get(module, module)}"
 
     def check_training(self, training: "TrainingConfig", estimated: bool) -> None:
         if training.objective == "joint" and not estimated:

@@ -297,7 +297,7 @@ class Recipe(Section):
         self._matches_data()
         from dvaepp.recipes import budget
 
-        budget.check(self)
+        budget.check_early(self)
         return self
 
     def _read_for_model(self) -> None:

@@ -65,7 +65,7 @@ class State(NamedTuple):
 
 def build(recipe: Recipe, dataset: Dataset, device: str = "cpu", model: Model | None = None) -> State:
     """Model, optimizer, chains and generator at step 0, from the recipe's seed, or around a given `model`."""
-    budget.check(recipe, dataset.image_shape)
+    budget.check(recipe, dataset.image_shape, device)
     precision.check(recipe.training.precision, device)
     generator = torch.Generator(device).manual_seed(recipe.training.seed)
     if model is None:

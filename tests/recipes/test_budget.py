@@ -1,5 +1,8 @@
-"""What a recipe takes, counted without building it, beside models that are built; and what is refused for it."""
+"""What a recipe takes, counted on the meta device, beside models that are built; and what is refused for it.
 
+The machine of these tests has 16 GiB, whatever runs them."""
+
+import os
 import time
 
 import pytest
@@ -7,7 +10,9 @@ import torch
 
 from dvaepp import cli, recipes
 from dvaepp.errors import UsageError
+from dvaepp.models.noise import BatchNoise
 from dvaepp.recipes import budget
+from dvaepp.smoothing import Exponential
 from dvaepp.training.state import example_model
 
 PAPER = [
@@ -22,6 +27,11 @@ DENSE = [
     for layers in (1, 2, 4)
     for linear in ("true", "false")
 ] + [("table1.rebar", ["linear=false"]), ("estimators.vimco", []), ("demo", [])]
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "memory", lambda device="cpu": 16 * 2**30)
 
 
 @pytest.mark.parametrize(("name", "arguments"), PAPER + DENSE)
@@ -77,8 +87,53 @@ def test_measured_peaks_lie_below_the_estimates() -> None:
     ]:
         recipe = recipes.build(name, arguments, overrides)
         cost = budget.cost(recipe)
-        total = cost.model + recipe.training.batch_size * cost.image + recipe.chains.num_chains * cost.chain
+        total = cost._replace(evaluation=0).total(recipe)
         assert measured < total / 2**20 < 3 * measured
+
+
+def test_what_a_batch_costs_is_what_autograd_saves_of_a_real_step() -> None:
+    """Against a model with numbers and a list of every tensor that its graph holds, each storage once."""
+    for name, arguments in [("table2.rbm", ["layers=2", "linear=false"]), ("table3.rbm", ["size=small"])]:
+        recipe = recipes.build(name, arguments)
+        model = recipe.model.build(torch.full((1, 28, 28), 0.5, dtype=torch.float32))
+        weights = {tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+        held: dict[int, torch.Tensor] = {}
+
+        def keep(
+            tensor: torch.Tensor, held: dict[int, torch.Tensor] = held, weights: set[int] = weights
+        ) -> torch.Tensor:
+            if tensor.untyped_storage().data_ptr() not in weights:
+                held.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+            return tensor
+
+        x = torch.zeros(4, 1, 28, 28, dtype=torch.float32)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            noise = BatchNoise(torch.Generator().manual_seed(0), x.device)
+            model.terms(x, Exponential(8.0), noise, objective="boltzmann")
+        real = 4 * sum(tensor.numel() for tensor in held.values()) / len(x)
+        assert budget.cost(recipe).image / budget.SAVED == pytest.approx(real, rel=0.1)
+
+
+def test_many_groups_are_counted_without_being_built() -> None:
+    few = recipes.build("table3.rbm", ["dataset=omniglot", "size=small"], ["model.local_groups=9"])
+    model = example_model(few)
+    assert budget.cost(few).parameters == sum(p.numel() for p in model.parameters())
+    begun = time.process_time()
+    many = recipes.build("table3.rbm", ["dataset=omniglot", "size=small"], ["model.local_groups=128"])
+    assert time.process_time() - begun < 5 and budget.cost(many).parameters > 100 * budget.cost(few).parameters / 10
+
+
+def test_the_limit_is_the_memory_of_the_machine_or_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = recipes.build("table3.rbm", ["dataset=cifar10"])
+    monkeypatch.setattr(budget, "memory", lambda device="cpu": {"cpu": 64, "cuda:1": 2}[device] * 2**30)
+    budget.check(recipe)
+    with pytest.raises(UsageError, match="more than the 2 that there are"):
+        budget.check(recipe, device="cuda:1")
+
+
+def test_the_memory_of_this_machine_is_plausible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert 2**28 < budget.memory() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 @pytest.mark.parametrize(
