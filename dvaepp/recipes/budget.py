@@ -76,7 +76,14 @@ def check(
     recipe: "Recipe", image_shape: Sequence[int] | None = None, device: str = "cpu", images_too: bool = True
 ) -> None:
     """Refuse a recipe that takes more than the device has, naming the field to change and, for a count, what fits."""
-    c, training, limit = cost(recipe, image_shape, images_too), recipe.training, memory(device)
+    limit = memory(device)
+    couplings = 4 * COPIES * recipe.model.num_couplings
+    if couplings > limit:  # said before the model is built: a machine on a graph lists its couplings on the way
+        raise UsageError(
+            f"{recipe.model.num_couplings:,} couplings of the prior would take {couplings / 2**30:,.0f} GiB of memory, "
+            f"more than the {limit / 2**30:.0f} that there are; {recipe.model.field_of('prior')} must be smaller"
+        )
+    c, training = cost(recipe, image_shape, images_too), recipe.training
     total, images = c.total(recipe), training.batch_size * training.importance_samples
     if total <= limit:
         return

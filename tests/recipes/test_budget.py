@@ -162,10 +162,10 @@ def test_the_memory_of_this_machine_is_plausible(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_a_recipe_too_large_is_refused_at_once(name: str, overrides: list[str], parts: list[str]) -> None:
-    begun = time.monotonic()
+    begun = time.process_time()
     with pytest.raises(UsageError) as caught:
         recipes.build(name, (), overrides)
-    assert time.monotonic() - begun < 1
+    assert time.process_time() - begun < 3  # of this process: a model of that size would take minutes
     message = str(caught.value)
     assert "GiB" in message and "\n" not in message
     for part in parts:
