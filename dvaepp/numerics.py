@@ -58,7 +58,7 @@ def full_precision(function: Callable[P, R]) -> Callable[P, R]:
     def run(*args: Any, **kwargs: Any) -> R:
         given = [leaf for value in (*args, *kwargs.values()) for leaf in _leaves(value) if isinstance(leaf, Tensor)]
         kind = given[0].device.type if given else "cpu"
-        cast = torch.is_autocast_enabled(kind)
+        cast = autocasts(torch.device(kind))
         if not cast and all(tensor.dtype not in HALF for tensor in given):
             return function(*args, **kwargs)
         args = tuple(_widened_leaves(value) for value in args)
@@ -175,3 +175,8 @@ def increasing_root(
         if bool(settled.all()):
             break
     return x
+
+
+def autocasts(device: torch.device) -> bool:
+    """Whether `torch.autocast` is on for a device; the meta device, where models are counted, knows of none."""
+    return device.type != "meta" and torch.is_autocast_enabled(device.type)

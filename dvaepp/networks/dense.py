@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from dvaepp.networks.norm import BatchNorm
-from dvaepp.numerics import widened
+from dvaepp.numerics import autocasts, widened
 
 EPS = 1e-2  # of the batch norms
 TRUNCATED_SD = 0.87962566103423978  # standard deviation of a unit normal cut at +-2
@@ -98,7 +98,7 @@ def as_read_by(weight: Tensor, x: Tensor) -> Tensor:
 
     Inside `torch.autocast` both are converted anyway.
     """
-    return x if torch.is_autocast_enabled(weight.device.type) else x.to(weight.dtype)
+    return x if autocasts(weight.device) else x.to(weight.dtype)
 
 
 def linear_side_by_side(inputs: Sequence[Tensor], weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -106,7 +106,7 @@ def linear_side_by_side(inputs: Sequence[Tensor], weight: Tensor, bias: Tensor |
 
     Half of an encoder's backward pass would otherwise go to the pixels.
     """
-    if torch.is_autocast_enabled(weight.device.type):
+    if autocasts(weight.device):
         return linear(torch.cat(list(inputs), -1), weight, bias)
     inputs = [as_read_by(weight, x) for x in inputs]
     if len(inputs) == 1:

@@ -58,7 +58,7 @@ def cost(recipe: "Recipe", image_shape: Sequence[int] | None = None, images_too:
     Without `images_too` no image passes through a convolutional model, which takes most of the time of counting, and
     images and evaluation cost nothing.
     """
-    shape = tuple(image_shape or recipe.data.image_shape() or recipe.model.example_shape)
+    shape = tuple(image_shape or recipe.data.image_shape() or _example(recipe.model))
     counts = _extrapolated(recipe, shape, images_too or recipe.model.repeated is None)
     units, size = sum(recipe.model.unit_groups), 8 if recipe.training.precision == "float64" else 4
     square = COUPLINGS * units**2 if recipe.model.undirected else 0
@@ -72,10 +72,19 @@ def cost(recipe: "Recipe", image_shape: Sequence[int] | None = None, images_too:
     )
 
 
+def _example(section: ModelConfig) -> tuple[int, ...]:
+    """The shape of the paper's images, or what fits where the model takes smaller ones only."""
+    channels, height, width = section.example_shape
+    side = getattr(section, "image_size", max(height, width))
+    return channels, min(side, height), min(side, width)
+
+
 def check(
     recipe: "Recipe", image_shape: Sequence[int] | None = None, device: str = "cpu", images_too: bool = True
 ) -> None:
     """Refuse a recipe that takes more than the device has, naming the field to change and, for a count, what fits."""
+    if not recipe.model.counted:
+        return
     limit = memory(device)
     couplings = 4 * COPIES * recipe.model.num_couplings
     if couplings > limit:  # said before the model is built: a machine on a graph lists its couplings on the way
