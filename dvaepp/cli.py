@@ -257,7 +257,7 @@ def search(
     queries = coding.chosen(trained, coding.Which(images, split, limit, data_dir))
     found = coding.search(trained, stored, queries, k, threads, rerank)
     if out is not None and out.suffix == ".png":
-        shown = coding.hits_beside_queries(trained, stored, queries.x, found.neighbours)
+        shown = coding.hits_beside_queries(trained, stored, queries.x, found.neighbours, data_dir)
         save_grid(shown, 1 + k, out)
     elif out is not None:
         _write_hits(out, found.neighbours)

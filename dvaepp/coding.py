@@ -43,7 +43,7 @@ class Which(NamedTuple):
 
 def chosen(trained: runs.Trained, which: Which) -> Chosen:
     if which.path is not None:
-        x = own.read_images(which.path)
+        x = trained.recipe.data.read_images(which.path)
         picked = subset(len(x), which.limit)
         return Chosen(x[picked], None, {"path": str(which.path.absolute()), "limit": which.limit})
     dataset: Dataset = runs.dataset_of(trained.recipe, which.data_dir)
@@ -106,11 +106,13 @@ def search(
     return Found(found, whole._replace(precision=interval(precision_at_k(right, k))))
 
 
-def hits_beside_queries(trained: runs.Trained, stored: IndexFile, queries: Tensor, hits: Neighbours) -> Tensor:
+def hits_beside_queries(
+    trained: runs.Trained, stored: IndexFile, queries: Tensor, hits: Neighbours, data_dir: Path | None = None
+) -> Tensor:
     """For a picture, each of the first queries and then its hits; the stored images are read again."""
     source = stored.source
     path = None if "path" not in source else Path(source["path"])
-    images = chosen(trained, Which(path, source.get("split", "test"), source["limit"])).x
+    images = chosen(trained, Which(path, source.get("split", "test"), source["limit"], data_dir)).x
     if len(images) != len(stored.index):
         raise OSError(
             f"the index was made of {len(stored.index)} images, and there are {len(images)} now; make it anew"

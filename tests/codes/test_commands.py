@@ -82,6 +82,17 @@ def test_labels_tell_how_good_the_hits_are(run: Path, images: Path) -> None:
         coding.search(trained, made, queries, 20, rerank=10)
 
 
+def test_images_are_read_as_the_recipe_says(run: Path, tmp_path: Path) -> None:
+    """Where 71 may be white or dark grey, the recipe knows; a run that does not is asked for it."""
+    trained = runs.load(run)
+    np.save(tmp_path / "grey.npy", np.arange(72, dtype=np.uint8).reshape(2, 6, 6), allow_pickle=False)
+    with pytest.raises(UsageError, match="may be white"):
+        coding.chosen(trained, coding.Which(tmp_path / "grey.npy"))
+    white = trained.recipe.data.model_copy(update={"white": 71.0})
+    trained.recipe = trained.recipe.model_copy(update={"data": white})
+    assert coding.chosen(trained, coding.Which(tmp_path / "grey.npy")).x.shape == (2, 1, 6, 6)
+
+
 def test_means_round_to_the_code(run: Path, images: Path) -> None:
     trained = runs.load(run)
     x = coding.chosen(trained, coding.Which(images)).x
