@@ -180,3 +180,19 @@ def test_harmless_forms_pass(snippet: str) -> None:
 
 def test_every_file_is_walked() -> None:
     assert len(SOURCES) > 100
+
+
+ABOVE_MODELS = ["training", "evaluation", "reporting", "runs.py", "api.py", "cli.py"]
+KINDS = {"DVAE", "FeedForward", "BinaryVAE", "FeedForwardConfig", "ConvolutionalConfig"}
+
+
+@pytest.mark.parametrize("place", ABOVE_MODELS)
+def test_nothing_above_the_models_asks_for_a_kind(place: str) -> None:
+    """They call the protocol of `models.base` and the methods of a recipe's section; a class would shut others out."""
+    root = Path(dvaepp.__file__).parent / place
+    for path in [root] if root.is_file() else sorted(root.rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+        assert not names & KINDS, path

@@ -33,8 +33,10 @@ def with_interval(recipe: Recipe, model: Model, num_images: int) -> Recipe:
         return recipe
     try:
         work = Work(forward_work(recipe, model), sweep_work(model), sums_exactly(model))
-    except (RuntimeError, NotImplementedError, TypeError, ValueError):  # networks of one's own that ask for numbers
-        return _validating(recipe, UNCOUNTED)
+    except Exception:
+        if recipe.model.counted:
+            raise
+        return _validating(recipe, UNCOUNTED)  # networks of one's own may ask for numbers, which this copy has not
     steps, v = recipe.training.steps, work.validation_in_steps(recipe, num_images)
     number = max(1, int(steps / v * SHARE / (1 - SHARE)))
     finest = FINEST if recipe.optimizer.plateau is None else FINEST_WITH_PLATEAU
