@@ -143,17 +143,25 @@ def _described(data: Source, dataset: Dataset) -> DataConfig:
     return DataConfig(name=dataset.name, memory=True, likelihood=dataset.likelihood)
 
 
-def load(run: Path | str, *, model: Model | None = None, which: str = "best", device: str = "cpu") -> Trained:
+def load(
+    run: Path | str,
+    *,
+    model: Model | None = None,
+    which: str = "best",
+    average: bool = False,
+    device: str = "cpu",
+) -> Trained:
     """The trained model of a run; of one's own architecture with `model`, a model as it was made for training.
 
-    Choose it to use what was trained: codes, samples, reconstructions, likelihoods.
+    Choose it to use what was trained: codes, samples, reconstructions, likelihoods. `average` takes the averaged
+    weights of a run that was trained with `training.average`.
 
     >>> dvaepp.load("runs/rbm").sample(16).shape
     torch.Size([16, 1, 4, 4])
     >>> dvaepp.load("runs/own", model=model).encode(images).shape
     torch.Size([160, 8])
     """
-    return runs.load(run, which=which, device=device, model=model)
+    return runs.load(run, which=which, average=average, device=device, model=model)
 
 
 def evaluate(
