@@ -8,13 +8,14 @@ prior in generation.
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from dvaepp.errors import UsageError
 from dvaepp.models import likelihoods
+from dvaepp.models.architecture import Architecture
 from dvaepp.models.base import LogWeights, Model, Smoothings, Terms
 from dvaepp.models.decoder import Canvas, Decoder
 from dvaepp.models.dvaepp_summary import rows
@@ -32,24 +33,6 @@ from dvaepp.priors.base import BoltzmannPrior
 from dvaepp.priors.rbm import RBM
 from dvaepp.smoothing.base import Smoothing
 from dvaepp.smoothing.groups import for_groups
-
-
-class Architecture(NamedTuple):
-    """Blocks of the paper's Table 4, each a number of filters with d or u where it halves or doubles the map.
-
-    `posterior` and `prior` leave out their last block, whose width follows from the local units.
-    """
-
-    down1: Sequence[str]
-    down2: Sequence[str]
-    upsample: Sequence[str]
-    posterior: Sequence[str]
-    prior: Sequence[str]
-    context: Sequence[str]
-    upsamples: Sequence[Sequence[str]]
-    input_filters: int = 32
-    image_size: int = 32
-    dense: Sequence[int] = ()
 
 
 class DVAE(Model):
@@ -118,17 +101,9 @@ class DVAE(Model):
         last = str(local_channels * self.local_latent.parameters_per_unit)
         self.q = LocalNetworks(features + up, local_channels, local_groups, [*a.posterior, last], generator)
         self.p = LocalNetworks(up, local_channels, local_groups, [*a.prior, last], generator)
-        self.decoder = Decoder(
-            up + local_groups * local_channels,
-            self.resolution,
-            self.canvas,
-            self.likelihood,
-            a.context,
-            a.upsamples,
-            a.input_filters,
-            conditional,
-            generator,
-        )
+        inputs = up + local_groups * local_channels
+        heads = (a.context, a.upsamples, a.input_filters, conditional, generator)
+        self.decoder = Decoder(inputs, self.resolution, self.canvas, self.likelihood, *heads)
 
     @property
     def boltzmann(self) -> BoltzmannPrior | None:

@@ -261,7 +261,8 @@ class ConvolutionalConfig(ModelConfig):
         return "" if fits else f"its model takes at most 3 channels of {side} x {side} (model.image_size)"
 
     def build(self, train_mean: "Tensor", generator: "torch.Generator | None" = None) -> "Model":
-        from dvaepp.models.dvaepp import DVAE, Architecture
+        from dvaepp.models.architecture import Architecture
+        from dvaepp.models.dvaepp import DVAE
 
         return DVAE(
             train_mean.shape,

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple, NoReturn
 
 from dvaepp import ranks
 from dvaepp.data import Dataset
-from dvaepp.errors import UsageError, to_stderr
+from dvaepp.errors import to_stderr
 from dvaepp.files import write_durably
 from dvaepp.models.base import Model, Terms
 from dvaepp.progress import progress
 from dvaepp.recipes.schema import Recipe
+from dvaepp.training.checks import check_images, check_processes
 from dvaepp.training.clock import Clock
 from dvaepp.training.conditions import conditions
 from dvaepp.training.finite import Before, NonFinite
@@ -31,8 +32,8 @@ Callback = Callable[[dict[str, Any]], object]
 """Called with the record of each validation: the same that metrics.jsonl holds."""
 
 
-class Run(NamedTuple):
-    """What stays the same during a run."""
+class Job(NamedTuple):
+    """What stays the same from the first step of a run to its last."""
 
     recipe: Recipe
     folder: Path
@@ -73,9 +74,9 @@ def train(
         check_resumable(folder)
     else:
         check_empty(folder)
-    _check_processes(recipe)
+    check_processes(recipe)
     dataset = recipe.data.load(data_dir) if dataset is None else dataset
-    _check_images(recipe, dataset)
+    check_images(recipe, dataset)
     state = build(recipe, dataset, device, model)
     with owned(folder) if ranks.rank() == 0 else nullcontext():
         if resume:
@@ -99,7 +100,7 @@ def train(
             say(dataset.summary)
         say(f"{recipe.name} on {dataset.name}: {count}")
         with Signals() as signals:
-            _loop(Run(recipe, folder, dataset, device, say, about, callbacks), state, signals)
+            _loop(Job(recipe, folder, dataset, device, say, about, callbacks), state, signals)
     return folder
 
 
@@ -107,102 +108,84 @@ def _nothing(line: str) -> None:
     """What the other processes of a job say."""
 
 
-def _check_processes(recipe: Recipe) -> None:
-    n = ranks.size()
-    if n > 1 and recipe.estimator is not None:
-        raise UsageError("gradient estimators train in one process: start without torchrun")
-    if n > min(recipe.training.batch_size, recipe.chains.num_chains):
-        raise UsageError(
-            f"{n} processes are more than a batch of {recipe.training.batch_size} or {recipe.chains.num_chains} "
-            "chains can be shared by: start fewer"
-        )
-
-
-def _check_images(recipe: Recipe, dataset: Dataset) -> None:
-    expected = recipe.model.expected_likelihood
-    if dataset.likelihood != expected:
-        kinds = {"bernoulli": "binary images", "logistic_mixture": "images of 256 levels", "gaussian": "numbers"}
-        raise UsageError(f"{dataset.name} has {kinds[dataset.likelihood]}; this model takes {kinds[expected]}")
-
-
-def _loop(run: Run, state: State, signals: Signals) -> None:
-    steps = run.recipe.training.steps
-    assert run.recipe.training.validate_every is not None  # `with_interval` has seen to that
-    validate_every = max(1, round(steps * run.recipe.training.validate_every))
-    clock = Clock(state.step, steps, run.recipe.training.checkpoint_minutes)
+def _loop(job: Job, state: State, signals: Signals) -> None:
+    steps = job.recipe.training.steps
+    assert job.recipe.training.validate_every is not None  # `with_interval` has seen to that
+    validate_every = max(1, round(steps * job.recipe.training.validate_every))
+    clock = Clock(state.step, steps, job.recipe.training.checkpoint_minutes)
     # on a terminal a bar; elsewhere the lines of each validation carry the time left
     first = ranks.rank() == 0
     with (
         Metrics(
-            run.folder if first else None, run.recipe.training.tensorboard, state.step, state.progress.validated
+            job.folder if first else None, job.recipe.training.tensorboard, state.step, state.progress.validated
         ) as metrics,
-        progress(run.recipe.name, steps, None if first else False) as advance,
+        progress(job.recipe.name, steps, None if first else False) as advance,
     ):
         advance(state.step)
         while True:
             if state.progress.validated < state.step and (state.step % validate_every == 0 or state.step == steps):
-                state = _validated(run, state, signals, metrics, clock)
-            if state.step >= steps or _enough(run, state):
+                state = _validated(job, state, signals, metrics, clock)
+            if state.step >= steps or _enough(job, state):
                 return
-            state, found = _guarded_step(run, state)
+            state, found = _guarded_step(job, state)
             advance(1)
             if line_due(state.step, steps):
-                found = of_all_processes(run.recipe, len(run.dataset.train), found)
-                metrics.write(train_record(run.recipe, state, found, clock.speed(state.step)))
-            clock.announce(state.step, run.say)
+                found = of_all_processes(job.recipe, len(job.dataset.train), found)
+                metrics.write(train_record(job.recipe, state, found, clock.speed(state.step)))
+            clock.announce(state.step, job.say)
             stop, due = ranks.largest(signals.received, int(clock.save_due() or signals.save_asked()))
             if stop:
-                _stop(run, state, int(stop))
+                _stop(job, state, int(stop))
             if due:
-                run.save(state)
+                job.save(state)
                 clock.saved()
-                run.say(f"step {state.step} saved")
+                job.say(f"step {state.step} saved")
 
 
-def _enough(run: Run, state: State) -> bool:
+def _enough(job: Job, state: State) -> bool:
     """Whether validations have stopped getting better for as long as the recipe is patient."""
-    patience, stale = run.recipe.training.patience, state.progress.stale
+    patience, stale = job.recipe.training.patience, state.progress.stale
     if patience is None or stale < patience:
         return False
-    run.say(f"stopped at step {state.step}: {stale} validations without a better one (training.patience)")
+    job.say(f"stopped at step {state.step}: {stale} validations without a better one (training.patience)")
     return True
 
 
-def _guarded_step(run: Run, state: State) -> tuple[State, Terms]:
+def _guarded_step(job: Job, state: State) -> tuple[State, Terms]:
     """A step, or the end of the run with all that is needed to take this step again."""
     before = Before.of(state)
     try:
-        state, found, _ = step(run.recipe, run.dataset, state, run.device)
+        state, found, _ = step(job.recipe, job.dataset, state, job.device)
     except NonFinite as error:
-        save(run.folder / "failure", before.restored(), run.recipe, run.about)
+        save(job.folder / "failure", before.restored(), job.recipe, job.about)
         raise NonFinite(
             f"{error}; parameters and checkpoints are those before it. A lower optimizer.learning_rate may help; "
-            f"dvaepp.training.replay({str(run.folder)!r}) takes the step again"
+            f"dvaepp.training.replay({str(job.folder)!r}) takes the step again"
         ) from None
     return state, found
 
 
-def _validated(run: Run, state: State, signals: Signals, metrics: Metrics, clock: Clock) -> State:
+def _validated(job: Job, state: State, signals: Signals, metrics: Metrics, clock: Clock) -> State:
     """Validate and save. A signal cuts a long validation short: it is made up for when the run is resumed."""
     if ranks.size() > 1:  # there nothing is cut short, so that the processes keep together
-        run.save(state)
+        job.save(state)
     try:
         with signals.raising() if ranks.size() == 1 else nullcontext():
-            record = validate(run.recipe, run.dataset, state, run.device)
+            record = validate(job.recipe, job.dataset, state, job.device)
     except Stopped:
-        _stop(run, state, signals.received)
+        _stop(job, state, signals.received)
     metrics.write(record)
-    for callback in run.callbacks if ranks.rank() == 0 else ():
+    for callback in job.callbacks if ranks.rank() == 0 else ():
         callback(record)
-    state, best = judged(run.recipe, state, record)
-    run.save(state, best)
+    state, best = judged(job.recipe, state, record)
+    job.save(state, best)
     clock.saved()
-    run.say(validation_line(record, run.recipe.training.steps, clock.left(state.step)))
+    job.say(validation_line(record, job.recipe.training.steps, clock.left(state.step)))
     return state
 
 
-def _stop(run: Run, state: State, number: int) -> NoReturn:
-    run.save(state)
-    again = f"Continue with --resume --run-dir {run.folder}, in Python with resume=True"
-    run.say(f"stopped by a signal at step {state.step}; saved. {again}")
+def _stop(job: Job, state: State, number: int) -> NoReturn:
+    job.save(state)
+    again = f"Continue with --resume --run-dir {job.folder}, in Python with resume=True"
+    job.say(f"stopped by a signal at step {state.step}; saved. {again}")
     raise SystemExit(128 + number)

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from dvaepp.evaluation import log_likelihood
 from dvaepp.models import BinaryVAE, FeedForward, Model
+from dvaepp.models.architecture import Architecture
 from dvaepp.models.build import with_kernels
-from dvaepp.models.dvaepp import DVAE, Architecture
+from dvaepp.models.dvaepp import DVAE
 from dvaepp.models.noise import BatchNoise
 from dvaepp.priors import RBM, BoltzmannMachine, Directed, Factorial
 from dvaepp.smoothing import Exponential

@@ -44,7 +44,7 @@ def test_own_networks_tutorial_is_killed_resumed_evaluated_and_reported(
     monkeypatch.setenv("K", "5")
     monkeypatch.setenv("RUN", str(tmp_path / "run"))
     monkeypatch.setenv("DVAEPP_DATA", os.environ.get("DVAEPP_DATA", str(ROOT.parent / "shared/data")))
-    if not (Path("/usr/share/dataset-fashion-mnist").exists() or Path(os.environ["DVAEPP_DATA"], "mnist").exists()):
+    if not (Path("/usr/share/datasets/fashion-mnist").exists() or Path(os.environ["DVAEPP_DATA"], "mnist").exists()):
         pytest.skip("neither Fashion-MNIST nor MNIST lies here")
     names = _run("docs/tutorial_own_networks.md")
     assert "ended with 143" in capsys.readouterr().out

@@ -12,7 +12,8 @@ from scipy import stats
 from torch import Tensor
 
 from dvaepp.evaluation import log_likelihood
-from dvaepp.models.dvaepp import DVAE, Architecture
+from dvaepp.models.architecture import Architecture
+from dvaepp.models.dvaepp import DVAE
 from dvaepp.models.noise import BatchNoise
 from dvaepp.models.sources import Posterior
 from dvaepp.smoothing import Exponential

@@ -13,8 +13,9 @@ import dvaepp
 from dvaepp import recipes, runs
 from dvaepp.data import Dataset
 from dvaepp.errors import UsageError
+from dvaepp.models.architecture import Architecture
 from dvaepp.models.build import build_model
-from dvaepp.models.dvaepp import DVAE, Architecture
+from dvaepp.models.dvaepp import DVAE
 from dvaepp.models.noise import BatchNoise
 from dvaepp.models.sources import Posterior, Prior
 from dvaepp.ranks import Shard
