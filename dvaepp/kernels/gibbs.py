@@ -59,12 +59,12 @@ def threshold(
     if out.dtype == torch.float64:
         u = (drawn.double() + 0.5) * 2.0**-32
     else:
-        u = ((drawn >> 1).to(torch.float32) + 0.5) * 2.0**-31
+        u = (((drawn >> 1).to(torch.float32) + 0.5) * 2.0**-31).clamp_max_(1 - 2.0**-24)
     logits = acc + delta
     if scale is not None:
         logits *= scale[:, None]
     logits += base
-    torch.lt(u * (1 + torch.exp(-logits.float())), 1, out=out)
+    torch.lt(u * (1 + torch.exp(-logits.float()).to(u.dtype)), 1, out=out)
 
 
 def available() -> bool:
