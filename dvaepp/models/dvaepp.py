@@ -178,7 +178,8 @@ class DVAE(Model):
         kl: list[Tensor] = []
         if self.prior is not None:
             path_only = not weights
-            kl += prior_kl(objective, self.prior, q.global_parameters, zeta, per_global, log_z, path_only=path_only)
+            q_logits = q.global_parameters
+            kl += prior_kl(objective, self.prior, q_logits, zeta, per_global, log_z, path_only=path_only).unbind()
         elif zeta:
             groups = zip(q.global_parameters, self.global_priors(), zeta, per_global, strict=True)
             kl += [self.global_latent.term(weights)(*group) for group in groups]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -67,10 +67,11 @@ class Dense(nn.Module):
     def _map(self, index: int, inputs: Sequence[Tensor], offset: Tensor | None) -> Tensor:
         """One affine map; the last adds `offset` to its bias, which is cheaper than adding it to every row."""
         layer = self.layers[index]
-        bias = layer.bias if isinstance(layer.bias, Tensor) else None
+        assert isinstance(layer, nn.Linear)
+        bias: Tensor | None = layer.bias
         if offset is not None and bias is not None and index == len(self.layers) - 1:
             bias = bias + offset
-        return linear_side_by_side(inputs, layer.get_parameter("weight"), bias)
+        return linear_side_by_side(inputs, layer.weight, bias)
 
     def _normalized(self, index: int, x: Tensor) -> Tensor:
         if not self.norms:
@@ -108,41 +109,9 @@ def linear_side_by_side(inputs: Sequence[Tensor], weight: Tensor, bias: Tensor |
     """
     if autocasts(weight.device):
         return linear(torch.cat(list(inputs), -1), weight, bias)
-    inputs = [as_read_by(weight, x) for x in inputs]
-    if len(inputs) == 1:
-        return linear(inputs[0], weight, bias)
-    out: Tensor = _SideBySide.apply(weight, bias, *(x.reshape(-1, x.shape[-1]) for x in inputs))
+    rows = [as_read_by(weight, x).reshape(-1, x.shape[-1]) for x in inputs]
+    first, *others = zip(rows, weight.split([x.shape[-1] for x in rows], 1), strict=True)
+    out = linear(*first, bias)
+    for x, columns in others:
+        out = torch.addmm(out, x, columns.t())
     return out.reshape(*inputs[0].shape[:-1], -1)
-
-
-class _SideBySide(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, bias: Tensor | None, *inputs: Tensor) -> Tensor:
-        ctx.save_for_backward(weight, *inputs)
-        first, *others = zip(inputs, _columns(weight, inputs), strict=True)
-        out = linear(*first, bias)
-        for x, part in others:
-            out.addmm_(x, part.t())
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        weight, *inputs = ctx.saved_tensors
-        needs_weight, needs_bias, *needs = ctx.needs_input_grad
-        to_weight = _weight_gradient(grad, weight, inputs) if needs_weight else None
-        to_inputs = [grad @ w if need else None for w, need in zip(_columns(weight, inputs), needs, strict=True)]
-        return to_weight, grad.sum(0) if needs_bias else None, *to_inputs
-
-
-def _weight_gradient(grad: Tensor, weight: Tensor, inputs: Sequence[Tensor]) -> Tensor:
-    if torch.is_grad_enabled():  # somebody will differentiate this gradient: nothing in place
-        return torch.cat([grad.t() @ x for x in inputs], 1)
-    out = torch.empty_like(weight)
-    for x, part in zip(inputs, _columns(out, inputs), strict=True):
-        torch.mm(grad.t(), x, out=part)
-    return out
-
-
-def _columns(weight: Tensor, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The columns of the weight that each input meets."""
-    return weight.split([x.shape[-1] for x in inputs], 1)

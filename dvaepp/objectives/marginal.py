@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dvaepp.numerics import full_precision
 from dvaepp.objectives.groups import check_prior_logits, check_samples
-from dvaepp.smoothing.base import Overlapping
+from dvaepp.smoothing.base import Overlapping, first_order
 from dvaepp.smoothing.groups import for_groups
 
 
@@ -75,4 +75,6 @@ def marginal_per_group(
 @full_precision
 def bracket(q: Tensor, p: Tensor, zeta: Tensor, smoothing: Overlapping, path_only: bool) -> Tensor:
     """log q(ζ) - log p(ζ) unit by unit, what Eq. 5 averages."""
-    return smoothing.log_prob(zeta, q.detach() if path_only else q) - smoothing.log_prob(zeta, p)
+    if path_only:
+        return first_order(smoothing.log_prob(zeta, q.detach()) - smoothing.log_prob(zeta, p))
+    return smoothing.log_prob(zeta, q) - smoothing.log_prob(zeta, p)

@@ -33,7 +33,7 @@ from torch.nn.functional import softplus
 from dvaepp.numerics import bernoulli_entropy, full_precision
 from dvaepp.objectives.groups import check_samples
 from dvaepp.priors.base import BoltzmannPrior
-from dvaepp.smoothing.base import Overlapping
+from dvaepp.smoothing.base import Overlapping, first_order
 from dvaepp.smoothing.groups import for_groups
 
 SWEEPS = 5  # of the mean field; `tests/objectives/test_relaxed.py` prints what they leave
@@ -66,7 +66,7 @@ def relaxed_log_prior(
     b = torch.cat([s.log_ratio(g) for g, s in zip(groups, each, strict=True)], -1)
     field = mean_field(prior, b, num_sweeps)
     m = torch.sigmoid(field)
-    return (b * m).sum(-1) - prior.energy(m) + bernoulli_entropy(field).sum(-1) + floor - log_z
+    return first_order((b * m).sum(-1) - prior.energy(m) + bernoulli_entropy(field).sum(-1) + floor - log_z)
 
 
 @full_precision
@@ -102,7 +102,7 @@ def relaxed_kl(
     m = torch.sigmoid(field)
     # b is large where ζ is near an end. It leaves the difference unit by unit, before sums could lose digits to it.
     per_unit = softplus(q + b) - b * m - softplus(q) - bernoulli_entropy(field)
-    return per_unit.sum(-1) + prior.energy(m) + log_z
+    return first_order(per_unit.sum(-1) + prior.energy(m) + log_z)
 
 
 @torch.no_grad()

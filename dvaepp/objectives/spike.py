@@ -30,6 +30,7 @@ from dvaepp.numerics import full_precision
 from dvaepp.objectives.boltzmann import kl_given_nu
 from dvaepp.objectives.groups import check_samples
 from dvaepp.priors.base import BoltzmannPrior
+from dvaepp.smoothing.base import attach
 
 
 @full_precision
@@ -55,5 +56,4 @@ def _step(logits: Tensor, zeta: Tensor) -> Tensor:
     """z = 1[ζ > 0] with the slope (1-z) μ in the logits."""
     z = (zeta > 0).to(logits.dtype)
     bounded = logits.clamp(-88, 88)  # beyond, μ (1-μ) is 0 in float32, and ∞ - ∞ would be NaN
-    slope = (1 - z) * torch.sigmoid(bounded.detach())
-    return z + slope * (bounded - bounded.detach())
+    return attach(bounded, z, (1 - z) * torch.sigmoid(bounded.detach()))

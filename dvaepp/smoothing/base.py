@@ -137,16 +137,16 @@ class _ImplicitFunction(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[2])
+        ctx.save_for_backward(inputs[0], inputs[2])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-        (slope,) = ctx.saved_tensors
-        return _Once.apply(grad * slope), grad, None
+        source, slope = ctx.saved_tensors
+        return _Once.apply(grad * slope, source), grad, None
 
 
-class _Once(torch.autograd.Function):
-    """The identity, which refuses to be differentiated: the slope of ζ was computed without a graph."""
+class _FirstOrder(torch.autograd.Function):
+    """The identity, with a gradient that cannot be differentiated."""
 
     generate_vmap_rule = True
 
@@ -156,14 +156,44 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        pass
+        ctx.save_for_backward(inputs[0])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
+        once: Tensor = _Once.apply(grad, *ctx.saved_tensors)
+        return once
+
+
+class _Once(torch.autograd.Function):
+    """A gradient that refuses to be differentiated, as a function of the `source` that it belongs to.
+
+    Without the source, a gradient that happens to be constant in everything else would count as one without a second
+    derivative, and sums with other terms would lose theirs without a word.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, source: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         raise RuntimeError(
-            "a sample of a smoothing has no second derivatives: its slope comes from the implicit function theorem, "
-            "without a graph; Concrete has them"
+            "no second derivatives: a sample of a smoothing has its slope from the implicit function theorem, and "
+            "rolfe_kl, relaxed_kl and path_only hold quantities constant that their first derivative does not need; "
+            "samples of Concrete, and boltzmann_kl, joint and marginal at given points have them"
         )
+
+
+def first_order(x: Tensor) -> Tensor:
+    """x, whose gradient is right and whose second derivatives are refused."""
+    same: Tensor = _FirstOrder.apply(x)
+    return same
 
 
 def attach(source: Tensor, zeta: Tensor, slope: Tensor) -> Tensor:
