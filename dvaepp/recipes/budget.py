@@ -155,12 +155,11 @@ def _extrapolated(recipe: "Recipe", shape: tuple[int, ...], images_too: bool) ->
     them would take a minute to build and run even on the meta device.
     """
     repeated = recipe.model.repeated
+    rest = _rest(recipe) if images_too else ("", "", "")  # nothing but the model counts where no image passes
     if repeated is None or getattr(recipe.model, repeated) <= 3:
-        return _counted(recipe.model, *_rest(recipe), shape, images_too)
+        return _counted(recipe.model, *rest, shape, images_too)
     n = getattr(recipe.model, repeated)
-    few = [
-        _counted(recipe.model.model_copy(update={repeated: k}), *_rest(recipe), shape, images_too) for k in (1, 2, 3)
-    ]
+    few = [_counted(recipe.model.model_copy(update={repeated: k}), *rest, shape, images_too) for k in (1, 2, 3)]
 
     def at_n(a: int, b: int, c: int) -> int:
         return a + (n - 1) * (b - a) + (n - 1) * (n - 2) // 2 * (c - 2 * b + a)
@@ -174,7 +173,8 @@ def _extrapolated(recipe: "Recipe", shape: tuple[int, ...], images_too: bool) ->
 def _rest(recipe: "Recipe") -> tuple[str, str, str]:
     """What decides the pass through the bound beside the model, as keys of a cache."""
     estimator = "" if recipe.estimator is None else recipe.estimator.model_dump_json()
-    return recipe.training.objective, recipe.smoothing.name, estimator
+    smoothing = json.dumps([recipe.smoothing.name, recipe.smoothing.at(0.0)[0]])
+    return recipe.training.objective, smoothing, estimator
 
 
 @functools.lru_cache(maxsize=256)
@@ -184,7 +184,7 @@ def _counted(
     import torch
 
     with torch.device("meta"):
-        model = section.build(torch.full(shape, 0.5, dtype=torch.float32))
+        model = section.build(torch.full(shape, 0.5, dtype=torch.float32, device="meta"))
     x = torch.empty(COUNTED, *shape, dtype=torch.float32, device="meta")
     parameters = Counter[str]()
     for name, parameter in model.named_parameters():
@@ -202,7 +202,7 @@ def _counted(
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         others, passing = _bound(model, x, objective, smoothing, estimator)
     sizes = [tensor.numel() for tensor in saved.values()]
-    layers = [COUNTED * max(parameter.shape) for parameter in model.parameters()]
+    layers = [COUNTED * max(parameter.shape, default=1) for parameter in model.parameters()]
     return _Counts(parameters, others, sum(sizes) + passing, max(layers if estimator else sizes), model.rows_at_once)
 
 
@@ -220,8 +220,9 @@ def _bound(model: "Model", x: "torch.Tensor", objective: str, smoothing: str, es
     from dvaepp.recipes.largest import Largest
 
     if not estimator:
-        each: Any = smoothings.MEMBERS[smoothing]
-        model.terms(x, each(validate_args=False), BatchNoise(None, x.device), objective=objective)
+        name, parameters = json.loads(smoothing)
+        each: Any = smoothings.MEMBERS[name]
+        model.terms(x, each(**parameters, validate_args=False), BatchNoise(None, x.device), objective=objective)
         return 0, 0
     given = json.loads(estimator)
     with torch.device("meta"), Largest() as largest:

@@ -101,6 +101,14 @@ class ModelConfig(Section):
         """The model, untrained, for images with this mean (channels, height, width)."""
 
 
+def _refuse_gaussian(likelihood: Reading | None) -> None:
+    if likelihood == "gaussian":
+        raise ValueError(
+            "data.likelihood 'gaussian' is for a dvaepp.BinaryVAE of one's own; the models of recipes take bernoulli "
+            "or logistic_mixture"
+        )
+
+
 class FeedForwardConfig(ModelConfig):
     """The models of Sec. 7.1 and 7.2."""
 
@@ -141,6 +149,7 @@ class FeedForwardConfig(ModelConfig):
             raise ValueError("training.batch_size must be at least 2 where hidden layers have batch norm")
 
     def for_images(self, likelihood: Reading | None, resize: str | None) -> "Self":
+        _refuse_gaussian(likelihood)
         if likelihood == "logistic_mixture":
             raise ValueError(
                 "data.likelihood 'logistic_mixture' needs a convolutional model, such as those of the table3 "
@@ -251,6 +260,7 @@ class ConvolutionalConfig(ModelConfig):
             raise ValueError("training.batch_size must be at least 2 for a convolutional model: it has batch norm")
 
     def for_images(self, likelihood: Reading | None, resize: str | None) -> "Self":
+        _refuse_gaussian(likelihood)
         if resize is not None and max(map(int, resize.split("x"))) > self.image_size:
             raise ValueError(f"data.resize is {resize}; model.image_size takes at most {self.image_size} pixels")
         return self.model_copy(update={"likelihood": likelihood or self.likelihood})

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 NAME = "simulated"
 aten = torch.ops.aten
@@ -39,8 +39,21 @@ WAITS = {  # the host needs the answer, or the size of the result
 }
 
 
+class _Backend(_DummyBackendModule):
+    """`torch.random.fork_rng`, and `opcheck` with it, saves the random state of every registered device.
+
+    This device has none: its generators are those of the CPU.
+    """
+
+    def get_rng_state(self, device: object = None) -> Tensor:
+        return torch.empty(0, dtype=torch.uint8, device="cpu")
+
+    def set_rng_state(self, state: Tensor, device: object = None) -> None:
+        pass
+
+
 # Now, because autograd counts the devices at the first backward pass of the process.
-_setup_privateuseone_for_python_backend(NAME)
+_setup_privateuseone_for_python_backend(NAME, _Backend())
 
 
 def device() -> torch.device:

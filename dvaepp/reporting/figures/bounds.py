@@ -30,8 +30,8 @@ class Toy:
         for parameter in self.prior.parameters():
             parameter.copy_(1.5 * self._normal(*parameter.shape))
         self.decoder, self.x = 3 * self._normal(2 * SIDE, PIXELS), (self._normal(PIXELS) > 0).to(torch.float64)
-        units = torch.arange(2 * SIDE, device=device)
-        self.states = (torch.arange(4**SIDE, device=device)[:, None] >> units & 1).to(torch.float64)
+        units = torch.arange(2 * SIDE, dtype=torch.int64, device=device)
+        self.states = (torch.arange(4**SIDE, dtype=torch.int64, device=device)[:, None] >> units & 1).to(torch.float64)
         self.log_z = torch.logsumexp(-self.prior.energy(self.states), 0).item()
 
     def _normal(self, *shape: int) -> Tensor:
