@@ -40,9 +40,11 @@ demo: $(VENV)/.demo ## train a VAE with an RBM prior on 4000 digits and evaluate
 
 test: lint ## everything continuous integration checks
 	@DVAEPP_KERNEL=off $(BIN)/python -m pytest -n 2 -m "not slow" $(PLAIN)
+	@$(BIN)/python -m pytest -n 2 tests/devices
 	@$(BIN)/python -m pytest -n 2
 
 quick: lint ## the same without the slow tests
+	@$(BIN)/python -m pytest -n 2 -m "not slow" tests/devices
 	@$(BIN)/python -m pytest -n 2 -m "not slow"
 
 lint: $(VENV)/.dev ## style, types and import layers
