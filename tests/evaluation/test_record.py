@@ -222,9 +222,9 @@ def test_other_images_than_those_of_training_are_refused(tmp_path: Path) -> None
     assert not list(run.glob("evaluation*"))
 
 
-def test_the_same_images_in_another_form_are_the_same_data() -> None:
+@pytest.mark.parametrize("folder", sorted(PRETRAINED.iterdir()), ids=lambda folder: folder.name)
+def test_the_same_images_in_another_form_are_the_same_data(folder: Path) -> None:
     """Static MNIST lies on the disk packed or plain: a model trained on one of them is evaluated on the other."""
-    (folder,) = PRETRAINED.iterdir()
     trained_on = checkpoint.last_record(folder / "checkpoints")
     assert trained_on is not None
     known = known_checksums(data.files("mnist_static"))

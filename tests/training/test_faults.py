@@ -7,7 +7,7 @@ import re
 import resource
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +161,15 @@ def test_the_time_left_reads_well_and_is_not_told_before_there_is_a_step_to_go_b
     assert clock.left(850) == "60 s left"
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A shell starts what runs in its background with SIGINT ignored, and an ignored signal stays so."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_second_sigint_acts_at_once() -> None:
     with Signals() as signals:
         os.kill(os.getpid(), signal.SIGINT)
