@@ -71,11 +71,8 @@ void dvaepp_words(uint32_t *out, int64_t block, int64_t count, uint64_t key, uin
 }
 
 /* The uniform number that belongs to a random word, in the type of the chains. It is below 1, so that a unit of
-   probability 1 is always on: the 128 largest words would round to the float 1, and take the float before it. */
-static inline float unit_float(uint32_t word) {
-    float u = ((float)(int32_t)(word >> 1) + 0.5f) * 0x1p-31f;
-    return u < 1 - 0x1p-24f ? u : 1 - 0x1p-24f;
-}
+   probability 1 is always on: the largest words round to 2^31, so the factor is the float just below 2^-31. */
+static inline float unit_float(uint32_t word) { return ((float)(int32_t)(word >> 1) + 0.5f) * 0x1.fffffep-32f; }
 static inline double unit_double(uint32_t word) { return ((double)word + 0.5) * 0x1p-32; }
 
 /* The next two macros make the functions for one type of chains: training uses float, estimates of log Z use double.

@@ -59,7 +59,7 @@ def threshold(
     if out.dtype == torch.float64:
         u = (drawn.double() + 0.5) * 2.0**-32
     else:
-        u = (((drawn >> 1).to(torch.float32) + 0.5) * 2.0**-31).clamp_max_(1 - 2.0**-24)
+        u = ((drawn >> 1).to(torch.float32) + 0.5) * (2.0**-31 * (1 - 2.0**-24))  # the float just below 2^-31
     logits = acc + delta
     if scale is not None:
         logits *= scale[:, None]
