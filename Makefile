@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 PLAIN := tests/kernels tests/models tests/networks tests/samplers tests/training/test_adamax.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint bench clean
+.PHONY: help demo docs test quick lint bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -24,11 +24,15 @@ $(VENV)/.runtime: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime
-	@$(PIP) --no-build-isolation --editable ".[dev,demo,dwave,sweep,tb]"
+	@$(PIP) --no-build-isolation --editable ".[dev,demo,docs,dwave,hub,sweep,tb,view]"
 	@touch $@
 
 $(VENV)/.demo: $(VENV)/.runtime
 	@$(PIP) --no-build-isolation --editable ".[demo]"
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.runtime
+	@$(PIP) --no-build-isolation --editable ".[docs,demo,dwave]"
 	@touch $@
 
 demo: $(VENV)/.demo ## train a VAE with an RBM prior on 4000 digits and evaluate it, into demo/
@@ -37,6 +41,12 @@ demo: $(VENV)/.demo ## train a VAE with an RBM prior on 4000 digits and evaluate
 	@$(BIN)/dvaepp figure inverse-cdf --out demo/inverse-cdf.png
 	@$(BIN)/dvaepp train demo --run-dir demo/run
 	@$(BIN)/dvaepp evaluate demo/run
+
+# A page of source code is written again only when its file is newer, whatever else changed: so the site is built anew.
+docs: $(VENV)/.docs ## build the documentation site with all its notebooks, into docs/_build/html
+	@rm -rf docs/_build
+	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	@$(BIN)/python docs/check_site.py docs/_build/html
 
 test: lint ## everything continuous integration checks
 	@DVAEPP_KERNEL=off $(BIN)/python -m pytest -n 2 -m "not slow" $(PLAIN)
@@ -57,4 +67,4 @@ bench: $(VENV)/.dev ## speed beside peers and limits
 	@$(BIN)/python -m benchmarks
 
 clean: ## remove the environment and caches
-	rm -rf $(VENV) .venv-peers .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache demo
+	rm -rf $(VENV) .venv-peers .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache demo docs/_build

@@ -2,8 +2,7 @@
 
 All settings take turns in every round, and the median turn counts. A kernel is kept if switching it off makes some
 model's step, or a whole command, at least 5 % slower. A kernel that needs another one goes off with it: without
-`residual_chain` there is no `local_networks` either. `wide` and `winograd` stand in for each other, so that
-`wide+winograd` shows what both of them together earn.
+`residual_chain` there is no `local_networks` either.
 """
 
 import os
@@ -67,9 +66,9 @@ def compare(
 
 @contextmanager
 def without(kernel: str) -> Iterator[None]:
-    """Kernels joined by a plus, or none for an empty name, switched off as a user would do it."""
+    """A kernel, or none for an empty name, switched off as a user would do it."""
     before = os.environ.get("DVAEPP_KERNEL")
-    os.environ["DVAEPP_KERNEL"] = ",".join(f"-{name}" for name in kernel.split("+")) if kernel else "on"
+    os.environ["DVAEPP_KERNEL"] = f"-{kernel}" if kernel else "on"
     try:
         yield
     finally:
@@ -103,12 +102,11 @@ def _generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
-CONVOLUTIONAL = [kernel for kernel in policy.KERNELS if kernel not in ("bernoulli", "gibbs", "hamming")]
-CONVOLUTIONAL.append("wide+winograd")
+CONVOLUTIONAL = [kernel for kernel in policy.KERNELS if kernel not in ("bernoulli", "gibbs", "hamming", "products")]
 # what is timed: how it is built, the kernels that it uses, calls in a turn, and rounds
 WORK: dict[str, tuple[Callable[[], Work], Sequence[str], int, int]] = {
-    "step of table2.rbm, 2 nonlinear layers": (table2_step, ["gibbs", "bernoulli"], 20, 15),
-    "evaluation of the same, K = 100": (evaluation, ["bernoulli"], 1, 9),
+    "step of table2.rbm, 2 nonlinear layers": (table2_step, ["gibbs", "bernoulli", "products"], 20, 15),
+    "evaluation of the same, K = 100": (evaluation, ["bernoulli", "products"], 1, 9),
     "step of table3.rbm, OMNIGLOT": (partial(table3_step, "omniglot"), CONVOLUTIONAL, 1, 7),
     "step of table3.rbm, Caltech": (partial(table3_step, "caltech"), CONVOLUTIONAL, 1, 3),
     "search in 100 000 codes of 64 bits": (search, ["hamming"], 1, 9),

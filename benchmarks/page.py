@@ -59,22 +59,22 @@ def _section(name: str, record: dict[str, Any] | None) -> str:
     if record is None:
         return f"{head}No record yet: `python -m benchmarks {name} --save` makes it."
     about = {key: value for key, value in record["result"].items() if isinstance(value, str | int | float)}
-    facts = "".join(f"; {key.replace('_', ' ')}: {_cell(value)}" for key, value in about.items())
-    return f"{head}{_origin(record)}{facts}.\n\n{_table(record['result']['rows'])}"
+    facts = "".join(f"; {key.replace('_', ' ')}: {cell(value)}" for key, value in about.items())
+    return f"{head}{origin(record)}{facts}.\n\n{table(record['result']['rows'])}"
 
 
-def _origin(record: dict[str, Any]) -> str:
+def origin(record: dict[str, Any]) -> str:
     m = record["machine"]
     return f"{record['date']}, commit {record['commit']}, {m['processor']}, {m['cores']} cores, torch {m['torch']}"
 
 
-def _table(rows: list[dict[str, Any]]) -> str:
+def table(rows: list[dict[str, Any]]) -> str:
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    lines = [columns, ["---"] * len(columns), *([_cell(row.get(c, "")) for c in columns] for row in rows)]
+    lines = [columns, ["---"] * len(columns), *([cell(row.get(c, "")) for c in columns] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
     text = f"{value:.3g}" if isinstance(value, float) else "" if value is None else str(value)
     return text.replace("|", "\\|")
 
@@ -92,7 +92,7 @@ def earned(folder: Path = FOLDER) -> str:
         verdict = "kept" if best["slower without it by"] >= WORTH else "earns less than 5 %"
         lines.append(f"| `{kernel}` | {best['in']} | {' | '.join(cells[n] for n in sorted(cells))} | {verdict} |")
     head = "| kernel off | what slows down most | one thread | two threads | |\n| --- | --- | --- | --- | --- |\n"
-    return f"{_origin(record)}:\n\n{head}" + "\n".join(lines)
+    return f"{origin(record)}:\n\n{head}" + "\n".join(lines)
 
 
 def readme(folder: Path = FOLDER) -> str:

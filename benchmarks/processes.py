@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from dvaepp import ranks, recipes
+from dvaepp import distributed, recipes
 from dvaepp.models.build import build_model
 from dvaepp.samplers import pcd
 from dvaepp.training.state import State, build_optimizer
@@ -69,7 +69,7 @@ def _steps(name: str) -> float:
     assert model.boltzmann is not None
     generator = torch.Generator().manual_seed(0)
     x = (torch.rand(100, 1, 28, 28, generator=generator) < 0.13).float()
-    shard = ranks.shard(100) if ranks.size() > 1 else None
+    shard = distributed.shard(100) if distributed.size() > 1 else None
     chains = pcd.init(model.boltzmann, recipe.chains.num_chains, generator, shard)
     state = State(model.train(), build_optimizer(recipe, model), chains, generator, 0)
     mine = x if shard is None else x[shard.first : shard.last]
@@ -83,7 +83,7 @@ def _steps(name: str) -> float:
 
 
 if __name__ == "__main__":
-    with ranks.joined():
+    with distributed.joined():
         seconds = _steps(sys.argv[1])
-        if ranks.rank() == 0:
+        if distributed.rank() == 0:
             print(json.dumps(seconds))

@@ -22,7 +22,7 @@ NAMES = [i.name.replace("_", "-") for i in pkgutil.iter_modules(benchmarks.__pat
 def save(name: str, result: dict[str, Any]) -> None:
     """Keep a result; the records of all benchmarks together are what docs/performance.md shows."""
     FOLDER.mkdir(exist_ok=True)
-    record = {"benchmark": name, "date": str(date.today()), "commit": _commit(), "machine": machine(), "result": result}
+    record = {"benchmark": name, "date": str(date.today()), "commit": commit(), "machine": machine(), "result": result}
     (FOLDER / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
@@ -48,7 +48,7 @@ def _processor() -> str:
         return platform.processor()
 
 
-def _commit() -> str:
+def commit() -> str:
     """The commit that was measured, with a + where files differed from it."""
     try:
         done = [

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dvaepp import ranks, recipes, runs
+from dvaepp import distributed, pretrained, recipes, runs
 from dvaepp.data import Dataset, as_dataset, subset
 from dvaepp.errors import UsageError
 from dvaepp.models.base import Model
@@ -91,7 +91,7 @@ def train(
         dataset=dataset,
         callbacks=callbacks,
     )
-    if pictures and ranks.rank() == 0:
+    if pictures and distributed.rank() == 0:
         dataset = recipe.data.load(data_dir) if dataset is None else dataset
         write_pictures(runs.load(folder, device=device, model=own), dataset, folder / "samples")
     return folder
@@ -151,11 +151,14 @@ def load(
     average: bool = False,
     device: str = "cpu",
 ) -> Trained:
-    """The trained model of a run; of one's own architecture with `model`, a model as it was made for training.
+    """The trained model of a run or of a shipped model's name; a run of one's own architecture needs `model`.
 
-    Choose it to use what was trained: codes, samples, reconstructions, likelihoods. `average` takes the averaged
-    weights of a run that was trained with `training.average`.
+    Choose it to use what was trained: codes, samples, reconstructions, likelihoods. `model` is a model as it was made
+    for training, and gets the weights. `average` takes the averaged weights of a run that was trained with
+    `training.average`. `dvaepp models` lists the names; a folder of the same name wins over one.
 
+    >>> dvaepp.load("mnist-rbm").sample(2).shape
+    torch.Size([2, 1, 28, 28])
     >>> dvaepp.load("runs/rbm").sample(16).shape
     torch.Size([16, 1, 4, 4])
     >>> dvaepp.load("runs/own", model=model).encode(images).shape
@@ -212,17 +215,21 @@ def report(
 ) -> Path:
     """Write the HTML page of a run, by default report.html in it, and return its path.
 
+    For a shipped model the default is NAME.html in the current folder.
+
     Choose it to look at a run, finished or not, or to show it to somebody: the page needs no other file.
 
     >>> dvaepp.report("runs/own", model=model, data=images).name
     'report.html'
     """
-    folder = Path(run)
+    folder = pretrained.folder(run)
     recipe = runs.read_recipe(folder)
     if model is None:
         recipe.model.check_buildable()
     about = read(folder, recipe, lambda say: runs.load(folder, device=device, say=say, model=model))
-    out = folder / "report.html" if out is None else Path(out)
+    if out is None:
+        out = Path(f"{folder.name}.html") if pretrained.is_shipped(folder) else folder / "report.html"
+    out = Path(out)
     page.write(about, out, data_dir, _data_of(run, data))
     return out
 

@@ -44,6 +44,11 @@ class Which(NamedTuple):
 def chosen(trained: runs.Trained, which: Which) -> Chosen:
     if which.path is not None:
         x = trained.recipe.data.read_images(which.path)
+        if tuple(x.shape[1:]) not in (trained.model.image_shape, trained.model.sample_shape):
+            raise UsageError(
+                f"{which.path} holds images of shape {tuple(x.shape[1:])}, and the model takes "
+                f"{tuple(trained.model.image_shape)} (channels, height, width)"
+            )
         picked = subset(len(x), which.limit)
         return Chosen(x[picked], None, {"path": str(which.path.absolute()), "limit": which.limit})
     dataset: Dataset = runs.dataset_of(trained.recipe, which.data_dir)
@@ -60,7 +65,13 @@ def make_index(trained: runs.Trained, which: Which) -> IndexFile:
     bits = bits_of(trained, images.x)
     index = HammingIndex(bits.shape[1])
     index.add(bits)
-    return IndexFile(index, images.labels, digest(trained.model), images.source)
+    source = {**images.source, "pixels": _pixels_digest(images.x)}
+    return IndexFile(index, images.labels, digest(trained.model), source)
+
+
+def _pixels_digest(x: Tensor) -> str:
+    """What tells whether the images of an index are still those at its source."""
+    return hashlib.sha256(x.contiguous().numpy().tobytes()).hexdigest()
 
 
 def bits_of(trained: runs.Trained, x: Tensor) -> npt.NDArray[np.bool_]:
@@ -73,7 +84,7 @@ def means_of(trained: runs.Trained, x: Tensor) -> npt.NDArray[np.float64]:
     return runs.for_each(x, trained.code_means).double().cpu().numpy()
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """The neighbours of every query, and how good they are where queries and codes have labels."""
 
     neighbours: Neighbours
@@ -82,7 +93,7 @@ class Found(NamedTuple):
 
 def search(
     trained: runs.Trained, stored: IndexFile, queries: Chosen, k: int, threads: int = 1, rerank: int = 0
-) -> Found:
+) -> SearchResult:
     """The k nearest codes of each query by Hamming distance; or, of the `rerank` nearest, the k best by their means.
 
     Mean average precision is that of the ranking by Hamming distance, precision that of what is returned.
@@ -96,14 +107,14 @@ def search(
     if rerank:
         found = stored.index.rerank(means_of(trained, queries.x), found.indices, k)
     if stored.labels is None or queries.labels is None:
-        return Found(found, None)
+        return SearchResult(found, None)
 
     def ranking(part: slice) -> npt.NDArray[np.int64]:
         return stored.index.search(bits[part], len(stored.index), threads).indices
 
     whole = quality(ranking, stored.labels, queries.labels, k)
     right = stored.labels[found.indices] == queries.labels[:, None]
-    return Found(found, whole._replace(precision=interval(precision_at_k(right, k))))
+    return SearchResult(found, whole._replace(precision=interval(precision_at_k(right, k))))
 
 
 def hits_beside_queries(
@@ -113,10 +124,9 @@ def hits_beside_queries(
     source = stored.source
     path = None if "path" not in source else Path(source["path"])
     images = chosen(trained, Which(path, source.get("split", "test"), source["limit"], data_dir)).x
-    if len(images) != len(stored.index):
-        raise OSError(
-            f"the index was made of {len(stored.index)} images, and there are {len(images)} now; make it anew"
-        )
+    if len(images) != len(stored.index) or source.get("pixels") != _pixels_digest(images):
+        place = path or f"the {source['split']} split of {source['dataset']}"
+        raise OSError(f"{place} does not hold the images that the index was made of any more; make the index anew")
     rows = torch.from_numpy(hits.indices[:SHOWN])
     return trained.shown(torch.cat([queries[:SHOWN, None], images[rows]], 1).flatten(0, 1))
 
@@ -125,7 +135,7 @@ def compress(trained: runs.Trained, which: Which) -> tuple[archive.Archive, int]
     """An archive of binary images, and how many pixels it holds."""
     model = integer_model(trained.model)  # refuses before images are read
     images = _binary(trained, which)
-    if math.prod(images.shape[1:]) == math.prod(model.image_shape):
+    if images.ndim == 2 and images.shape[1] == math.prod(model.image_shape):  # data of rows, not of pictures
         images = images.reshape(len(images), *model.image_shape)
     with progress("compressing", len(images)) as advance:
         return archive.compress(model, images, advance), images.size

@@ -1,4 +1,4 @@
-"""Run directories: load a trained model, evaluate it, look at it."""
+"""Run directories: load a trained model, evaluate it, look at it. The name of a shipped model serves as well."""
 
 import copy
 import math
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dvaepp import ranks
+from dvaepp import distributed, pretrained
 from dvaepp.data import Dataset, subset
 from dvaepp.errors import UsageError, to_stderr
 from dvaepp.evaluation import log_likelihood, paired
@@ -33,7 +33,7 @@ CHECKED_IMAGES = 256  # whose bits chains start from, to test log Z
 
 
 def read_recipe(run_dir: Path | str) -> Recipe:
-    path = Path(run_dir) / "recipe.json"
+    path = pretrained.folder(run_dir) / "recipe.json"
     if not path.is_file():
         raise UsageError(f"{run_dir} is not a run directory: it has no recipe.json")
     try:
@@ -51,7 +51,9 @@ def load(
     say: Callable[[str], None] | None = None,
     model: Model | None = None,
 ) -> Trained:
-    """The model of a run: its best checkpoint by validation, or its `last`; if damaged, another one, and `say` so.
+    """The model of a run, or of the name of a shipped one.
+
+    It is the best checkpoint by validation, or the `last`; if that is damaged, another one, and `say` is told so.
 
     `average` takes the averaged weights in place of the trained ones, where the run has any (`training.average`).
     A run of a `model` of one's own stores no program: give a model of the same architecture, as it was made for
@@ -60,7 +62,7 @@ def load(
     recipe = read_recipe(run_dir)
     if model is None:
         recipe.model.check_buildable()
-    saved = checkpoint.read(Path(run_dir) / "checkpoints", which, device, say or to_stderr)
+    saved = checkpoint.read(pretrained.folder(run_dir) / "checkpoints", which, device, say or to_stderr)
     if average and not checkpoint.under("average", saved.tensors):
         raise UsageError(f"{run_dir} has no averaged weights: train with --set training.average=0.05")
     if model is not None:
@@ -115,23 +117,27 @@ def _image_shape(recipe: Recipe, stated: Any, weights: dict[str, Tensor]) -> tup
     return channels, height, width
 
 
-def export(run_dir: Path | str, out: Path | str, *, say: Callable[[str], None] | None = None) -> Path:
+def export(
+    run_dir: Path | str, out: Path | str, *, keep_path: bool = True, say: Callable[[str], None] | None = None
+) -> Path:
     """Copy a run's best model into a new folder without what only training needs; `load` takes it like a run.
 
-    Its evaluation goes along if it is of this very model.
+    Its evaluation goes along if it is of this very model. `keep_path=False` leaves out where images of one's own lie:
+    their path tells strangers about the machine, and is of no use to them.
     """
     out = Path(out)
     if out.exists():
         raise UsageError(f"{out} is there already: choose another folder")
-    recipe = read_recipe(run_dir)
-    saved = checkpoint.read(Path(run_dir) / "checkpoints", "best")
+    run_dir = pretrained.folder(run_dir)
+    recipe = read_recipe(run_dir) if keep_path else read_recipe(run_dir).without_path()
+    saved = checkpoint.read(run_dir / "checkpoints", "best")
     weights = {name: value for name, value in saved.tensors.items() if name.startswith("model.")}
     kept = ("step", "dataset", "data_checksum", "image_shape", "sample_shape", "version")
     record = {name: saved.record[name] for name in kept if name in saved.record}
     out.mkdir(parents=True)
     digest = checkpoint.write(out / "checkpoints", weights, record, recipe.model_dump(mode="json"), best=True)
     write_durably(out / "recipe.json", (recipe.model_dump_json(indent=1) + "\n").encode())
-    found = evaluations.read(Path(run_dir))
+    found = evaluations.read(run_dir)
     if found is not None and evaluations.belongs(found, _evaluated(recipe, _record(saved))):
         # the same weights, in a file without the rest of the checkpoint: only their digest is another
         evaluations.write(out, {**found, evaluations.DIGEST: digest})
@@ -145,9 +151,9 @@ def export(run_dir: Path | str, out: Path | str, *, say: Callable[[str], None] |
 
 def evaluation_of(run_dir: Path | str) -> dict[str, Any]:
     """The evaluation of the model that a run has now, as `evaluate` wrote it; refuses that of another."""
-    found = evaluations.read(Path(run_dir))
-    recipe = read_recipe(run_dir)
-    saved = checkpoint.read(Path(run_dir) / "checkpoints", "best")
+    folder, recipe = pretrained.folder(run_dir), read_recipe(run_dir)
+    found = evaluations.read(folder)
+    saved = checkpoint.read(folder / "checkpoints", "best")
     if found is not None and evaluations.belongs(found, _evaluated(recipe, _record(saved))):
         return found
     other = "" if found is None else f" of this checkpoint, but one of another ({evaluations.in_words(found)})"
@@ -185,7 +191,8 @@ def evaluate(
     as it is there, before anything is written. Then it is added to `evaluations.jsonl`, and becomes `evaluation.json`
     unless that holds a better one of the same model (see `evaluation.record`); `say` is told which. With it goes
     `evaluation.npz`, the log-likelihoods image by image (see `evaluation.paired`). Averaged weights, where the run has
-    them, are evaluated too, with a log Z of their own, and stand under `average`. Raises
+    them, are evaluated too, with a log Z of their own, and stand under `average`. Nothing is written to a shipped
+    model. Raises
     NonFiniteResult and writes nothing where there is no finite result, and NotWritten where it cannot be written.
     """
     say = say or to_stderr
@@ -200,7 +207,7 @@ def evaluate(
     x = dataset.images(split, chosen)
     beta = recipe.evaluation.beta if beta is None else beta
     smoothing = None if beta == "inf" else smoothing_at(recipe.smoothing, 1.0)
-    first = ranks.rank() == 0
+    first = distributed.rank() == 0
     options = {"seed": seed, "show_progress": show_progress if first else False, **log_z_options}
     measured, estimates = _measured(run_dir, trained, x, num_samples, smoothing, options)
     result = measured | {
@@ -224,7 +231,7 @@ def evaluate(
         try:
             show(result)
         finally:  # it may have taken hours: it is kept although nobody could be shown it
-            _keep(Path(run_dir), result, _evaluated(recipe, trained.record), chosen, each, say)
+            _keep(pretrained.folder(run_dir), result, _evaluated(recipe, trained.record), chosen, each, say)
     return result
 
 
@@ -248,7 +255,7 @@ def _measured(
         if log_z.method != "exact":  # bits of images are states that the prior should know
             bits = trained.encode(x[:: math.ceil(len(x) / CHECKED_IMAGES)])
             log_z = with_starts(model.boltzmann, log_z, bits, generator, shown)
-    value = ranks.from_first(log_z.value if log_z else 0.0)
+    value = distributed.from_first(log_z.value if log_z else 0.0)
 
     def estimate(images: Tensor, generator: torch.Generator) -> Tensor:
         images = images.to(model.dtype)
@@ -282,6 +289,12 @@ def _keep(
     estimates: dict[str, Tensor],
     say: Callable[[str], None],
 ) -> None:
+    if pretrained.is_shipped(folder):
+        say(
+            f"{folder.name} comes with dvaepp and keeps its own evaluation, so that this one is not written; "
+            f"dvaepp export {folder.name} --out DIR makes a run of your own"
+        )
+        return
     try:
         kept, line = evaluations.keep(folder, result, model)
         if kept is result:

@@ -1,6 +1,8 @@
 """Write docs/results.md and its plots from the records in this folder: `python results/tables.py`."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 from dvaepp.reproduction import show
 
@@ -25,11 +27,40 @@ own method.
 """
 
 
+PAIRED = """## Two models image by image
+
+Most of the spread of log p(x) is between images, and both models of a row were evaluated on the same ones, so that it
+drops out of their difference (`dvaepp compare RUN OTHER --json`, kept in `results/paired/`). Above zero the first model
+is better. **±** is the standard error of the difference: over images, and with the errors of both log Z.
+
+| model | minus | seed | difference | over images alone | images |
+|---|---|---|---|---|---|
+"""
+
+
 def page() -> str:
     found = show.tables_with_records(ROOT / "results")
     parts = [show.markdown(table, records) for table, records in found.items()]
     plots = [f"![{table}](images/results-{table}.png)\n" for table in found]
-    return "\n".join([TOP, *(text for pair in zip(parts, plots, strict=True) for text in pair)])
+    return "\n".join([TOP, *(text for pair in zip(parts, plots, strict=True) for text in pair), *_paired()])
+
+
+def _paired() -> list[str]:
+    """The table of paired differences; a file is named MODEL.minus.OTHER.seed=N.json."""
+    rows = [row for path in sorted((ROOT / "results" / "paired").glob("*.json")) for row in _rows(path)]
+    return [PAIRED + "\n".join(rows) + "\n"] if rows else []
+
+
+def _rows(path: Path) -> list[str]:
+    names, _, seed = path.stem.rpartition(".seed=")
+    model, _, other = names.partition(".minus.")
+    found: dict[str, dict[str, Any]] = json.loads(path.read_text())
+    return [
+        f"| {model}{', averaged weights' if weights == 'averaged' else ''} | {other} | {seed} "
+        f"| {each['value']:+.3f}&nbsp;±&nbsp;{each['standard_error']:.3f} | ±&nbsp;{each['image_error']:.3f} "
+        f"| {each['num_images']} |"
+        for weights, each in found.items()
+    ]
 
 
 if __name__ == "__main__":

@@ -17,26 +17,27 @@ import dvaepp
 
 ROOT = Path(dvaepp.__file__).parents[1]
 MODULES = ["smoothing", "distributions", "priors", "samplers", "log_partition", "objectives", "estimators", "nn"]
-MODULES += ["data", "codes", "evaluation"]
+MODULES += ["data", "codes", "evaluation", "models", "networks", "training"]
+BLOCKS = ["convolution.Conv", "excitation.Excitation", "norm.BatchNorm", "residual.Residual", "residual.residual"]
+BLOCKS += ["selu.Selu"]
+# They have no help of their own, or an example that needs a trained model.
+NO_EXAMPLE = ("MEMBERS", "Source", "log_likelihood", "replay")
 
 
 def _named(family: str) -> Iterator[tuple[str, object]]:
     module = importlib.import_module(f"dvaepp.{family}")
-    for name in module.__all__:
-        if name not in (
-            "MEMBERS",
-            "Source",
-            "log_likelihood",
-        ):  # no help of their own, or an example that needs a model
-            yield name, getattr(module, name)
+    yield from ((name, getattr(module, name)) for name in module.__all__ if name not in NO_EXAMPLE)
 
 
 NAMES = [(f"{family}.{name}", value) for family in MODULES for name, value in _named(family)]
+for block in BLOCKS:
+    file, _, member = block.partition(".")
+    NAMES.append((f"networks.{block}", getattr(importlib.import_module(f"dvaepp.networks.{file}"), member)))
 
 
-def _context(family: str) -> dict[str, object]:
-    """torch and all names of the library, where two families share one that of this family."""
-    return {"torch": torch} | {name: value for each in (*MODULES, family) for name, value in _named(each)}
+def _context() -> dict[str, object]:
+    """torch and all names of the library."""
+    return {"torch": torch, "dvaepp": dvaepp} | {name.rpartition(".")[2]: value for name, value in NAMES}
 
 
 def test_importing_the_library_imports_no_torch() -> None:
@@ -63,8 +64,9 @@ def test_help_says_when_to_choose_it_with_an_example(name: str, value: object) -
 
 
 @pytest.mark.parametrize(("name", "value"), NAMES, ids=[name for name, _ in NAMES])
-def test_examples_do_what_they_show(name: str, value: object) -> None:
-    names = _context(name.partition(".")[0])
+def test_examples_do_what_they_show(name: str, value: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = _context()
     test = doctest.DocTestParser().get_doctest(inspect.getdoc(value) or "", names, name, None, None)
     assert test.examples
     report: list[str] = []
@@ -100,7 +102,7 @@ def test_reprs_say_what_a_thing_is_in_a_line_or_two(family: str) -> None:
         for example in test.examples:
             made = re.match(r"(?:\w+ = )?([A-Z]\w+\([^()]*\))", example.source)
             if made and made[1].startswith(name):
-                text = repr(eval(made[1], _context(family)))
+                text = repr(eval(made[1], _context()))
                 assert " at 0x" not in text and len(text) < 400, text
 
 

@@ -185,17 +185,3 @@ def test_an_exported_model_is_small_and_the_same(run: Path, tmp_path: Path) -> N
     assert sizes[0] < sizes[1] / 2
     with pytest.raises(UsageError, match="is there already"):
         runs.export(run, tmp_path / "model")
-
-
-PRETRAINED = Path(__file__).resolve().parents[1] / "pretrained"
-
-
-@pytest.mark.parametrize("name", sorted(path.name for path in PRETRAINED.iterdir()))
-def test_pretrained_models_load_and_are_small(name: str) -> None:
-    """Each with its evaluation, at most 5 MB; its codes of its own samples decode to digits with ink."""
-    folder = PRETRAINED / name
-    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) <= 5e6
-    assert json.loads((folder / "evaluation.json").read_text())["log_likelihood"] > -90
-    trained = dvaepp.load(folder)
-    images = trained.sample(4, torch.Generator().manual_seed(0))
-    assert images.shape == (4, 1, 28, 28) and 0.03 < images.mean().item() < 0.35

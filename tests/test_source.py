@@ -182,7 +182,7 @@ def test_every_file_is_walked() -> None:
     assert len(SOURCES) > 100
 
 
-ABOVE_MODELS = ["training", "evaluation", "reporting", "runs.py", "api.py", "cli.py"]
+ABOVE_MODELS = ["training", "evaluation", "reporting", "runs.py", "api.py", "viewer", "cli"]
 KINDS = {"DVAE", "FeedForward", "BinaryVAE", "FeedForwardConfig", "ConvolutionalConfig"}
 
 
@@ -196,3 +196,13 @@ def test_nothing_above_the_models_asks_for_a_kind(place: str) -> None:
         names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
         assert not names & KINDS, path
+
+
+def test_no_two_classes_of_the_package_share_a_name() -> None:
+    """A name that means one thing can be searched for, and a reader never has to ask which of two is meant."""
+    places: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(f"{path.name}:{node.lineno}")
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

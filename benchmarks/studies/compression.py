@@ -15,13 +15,13 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from benchmarks.studies import record
 from benchmarks.studies.compressors import rates
 from benchmarks.studies.runs import trained
 from dvaepp import coding, runs
@@ -45,21 +45,19 @@ def main() -> None:
     run = arguments.run or trained(
         arguments.runs, "table2.marginal", [f"layers={arguments.layers}", "linear=false"], changes
     )
-    result = {"run": str(run), **measured(run, arguments.images), **across_processes(run, arguments.images)}
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    arguments.steps = runs.read_recipe(run).training.steps  # those of a given run
+    result = {**measured(run, arguments.images), **across_processes(run, arguments.images)}
+    record.write(arguments.out, arguments, result)
     print(json.dumps(result, indent=1))
 
 
 def measured(run: Path, count: int) -> dict[str, Any]:
-    """Rates and speed in this process."""
+    """Rates in this process; `python -m benchmarks compress` measures speed."""
     model = runs.load(run)
     x = coding.chosen(model, coding.Which(limit=count)).x
     images, integers = x.to(torch.uint8).numpy(), integer_model(model.model)
-    start = time.perf_counter()
     made = archive.compress(integers, images)
-    middle = time.perf_counter()
     exact = bool(np.array_equal(archive.decompress(integers, made.data), images))
-    stop = time.perf_counter()
     later = np.array(made.bits[FIRST:] or made.bits)
     passes = [model.log_likelihood(x, 1, torch.Generator().manual_seed(seed)) for seed in range(BOUND_SAMPLES)]
     coded_late = torch.stack(passes)[:, : max(len(x) - FIRST, 1)]  # the last image is coded first
@@ -73,8 +71,6 @@ def measured(run: Path, count: int) -> dict[str, Any]:
         "its standard error": later.std() / len(later) ** 0.5 / pixels,
         "bound, bits per pixel": bound / pixels,
         "rate / bound": later.mean() / bound,
-        "images/s compressed": len(images) / (middle - start),
-        "images/s decompressed": len(images) / (stop - middle),
         "others, bits per pixel": rates(images[:, 0]),
     }
 

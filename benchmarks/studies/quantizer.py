@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import peers
+from benchmarks.studies import record
 from benchmarks.studies.autoencoder import DIM, Step, StraightThrough, train
 from dvaepp.data import load
 from dvaepp.nn import BinaryQuantizer
@@ -51,9 +52,7 @@ def main() -> None:
     for seed in arguments.seeds:
         for name, histories in one_seed(data, test, arguments.bits, arguments.epochs, seed, arguments.threads).items():
             found.setdefault(name, []).append(histories)
-        settings = {name: value for name, value in vars(arguments).items() if name != "out"}
-        result = {"settings": settings, "summary": summary(found), "histories": found}
-        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+        record.write(arguments.out, arguments, {"summary": summary(found), "histories": found})
     print(json.dumps(summary(found), indent=1))
 
 

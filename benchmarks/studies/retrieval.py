@@ -3,13 +3,13 @@
 Every method sees the same binarised images: the training set is searched, test images are the queries. Models are
 table2.rbm and table2.marginal with one group of as many units as there are bits and two tanh layers. "reranked" orders
 the nearest 1000 codes by posterior means; the precision of what comes after them is not measured, so it has no mAP.
+All answer the same queries, so two of them are compared by the interval of their difference, query by query.
 
     python -m benchmarks.studies.retrieval --out retrieval.json            # six trainings; hours
     python -m benchmarks.studies.retrieval --steps 500 --bits 16 --out try.json
 """
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from benchmarks.studies import record
 from benchmarks.studies.runs import trained
 from dvaepp import coding, runs
 from dvaepp.codes import HammingIndex
 from dvaepp.codes.hashing import LinearHash, itq, pca_sign, random_hyperplanes
-from dvaepp.codes.retrieval import Interval, Quality, Ranking, by_pixels, interval, precision_at_k, quality
+from dvaepp.codes.retrieval import Interval, Ranking, by_pixels, interval, precision_at_k, quality
 from dvaepp.data import load, subset
 
 K = 100
@@ -39,20 +40,15 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/retrieval"))
     arguments = parser.parse_args()
     study = Study(arguments.dataset, arguments.queries)
-    rows = [study.row("raw pixels", None, study.measured(by_pixels(study.database, study.queries)))]
+    study.measure("raw pixels", None, by_pixels(study.database, study.queries))
     for bits in arguments.bits:
-        rows += study.hashes(bits)
+        study.hashes(bits)
         for recipe in ("table2.rbm", "table2.marginal"):
-            rows += study.model(arguments.runs, recipe, bits, arguments.steps)
-        _write(arguments.out, vars(arguments), rows)
-    for row in rows:
+            study.model(arguments.runs, recipe, bits, arguments.steps)
+        record.write(arguments.out, arguments, {"k": K, "rows": study.rows})
+    for row in study.rows:
         value, low, high = row["precision"].values()
         print(f"{row['method']:32} {row['bits'] or '':>4} precision@{K} {value:.4f} ({low:.4f} to {high:.4f})")
-
-
-def _write(out: Path, settings: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
-    out.write_text(json.dumps({"k": K, "settings": settings, "rows": rows}, indent=1) + "\n")
 
 
 class Study:
@@ -70,47 +66,65 @@ class Study:
         self.query_labels = data.labels["test"][picked].numpy()
         self.database: Pixels = self.x.flatten(1).numpy()
         self.queries: Pixels = self.asked.flatten(1).numpy()
+        self.rows: list[dict[str, Any]] = []
+        self.precisions: dict[tuple[str, int | None], npt.NDArray[np.float64]] = {}
 
-    def measured(self, ranking: Ranking) -> Quality:
-        return quality(ranking, self.labels, self.query_labels, K)
+    def measure(self, method: str, bits: int | None, ranking: Ranking) -> None:
+        """A row for a method that ranks the whole database."""
+        precisions: list[npt.NDArray[np.float64]] = []
 
-    def row(self, method: str, bits: int | None, found: Quality | Interval) -> dict[str, Any]:
-        precision = found.precision if isinstance(found, Quality) else found
-        average = found.mean_average_precision._asdict() if isinstance(found, Quality) else None
-        return {"method": method, "bits": bits, "precision": precision._asdict(), "mean_average_precision": average}
+        def noted(part: slice) -> npt.NDArray[np.int64]:
+            found = ranking(part)
+            precisions.append(self._precision(found[:, :K], part))
+            return found
 
-    def hashes(self, bits: int) -> list[dict[str, Any]]:
+        found = quality(noted, self.labels, self.query_labels, K)
+        self._add(method, bits, np.concatenate(precisions), found.mean_average_precision)
+
+    def _precision(self, found: npt.NDArray[np.int64], part: slice) -> npt.NDArray[np.float64]:
+        return precision_at_k(self.labels[found] == self.query_labels[part, None], K)
+
+    def _add(self, method: str, bits: int | None, each: npt.NDArray[np.float64], average: Interval | None) -> None:
+        ahead = {
+            name: interval(each - other)._asdict()
+            for (name, length), other in self.precisions.items()
+            if length in (bits, None)
+        }
+        self.precisions[method, bits] = each
+        row = {"method": method, "bits": bits, "precision": interval(each)._asdict(), "ahead of": ahead}
+        self.rows.append(row | {"mean_average_precision": None if average is None else average._asdict()})
+
+    def hashes(self, bits: int) -> None:
         x = self.database.astype(np.float64)
         hashes: dict[str, LinearHash] = {
             "random hyperplanes": random_hyperplanes(x, bits),
             "PCA, signs": pca_sign(x, bits),
             "ITQ": itq(x, bits),
         }
-        return [
-            self.row(name, bits, self.measured(self._by_codes(each(x), each(self.queries.astype(np.float64)))))
-            for name, each in hashes.items()
-        ]
+        for name, each in hashes.items():
+            self.measure(name, bits, self._by_codes(each(x), each(self.queries.astype(np.float64))))
 
-    def model(self, folder: Path, recipe: str, bits: int, steps: int) -> list[dict[str, Any]]:
+    def model(self, folder: Path, recipe: str, bits: int, steps: int) -> None:
         changes = {"model.groups": f"[{bits}]", "training.steps": steps}
         run = trained(folder, recipe, [f"dataset={self.dataset}", "linear=false"], changes)
         model = runs.load(run)
         codes, asked = coding.bits_of(model, self.x), coding.bits_of(model, self.asked)
-        rows = [self.row(f"{recipe}, codes", bits, self.measured(self._by_codes(codes, asked)))]
-        rows.append(self.row(f"{recipe}, reranked", bits, self._reranked(model, codes, asked)))
-        return rows
+        self.measure(f"{recipe}, codes", bits, self._by_codes(codes, asked))
+        self._add(f"{recipe}, reranked", bits, self._reranked(model, codes, asked), None)
 
     def _by_codes(self, codes: npt.NDArray[np.bool_], asked: npt.NDArray[np.bool_]) -> Ranking:
         index = HammingIndex(codes.shape[1])
         index.add(codes)
         return lambda part: index.search(asked[part], len(index)).indices
 
-    def _reranked(self, model: runs.Trained, codes: npt.NDArray[np.bool_], asked: npt.NDArray[np.bool_]) -> Interval:
+    def _reranked(
+        self, model: runs.Trained, codes: npt.NDArray[np.bool_], asked: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.float64]:
         index = HammingIndex(codes.shape[1])
         index.add(codes)
         candidates = index.search(asked, min(CANDIDATES, len(index))).indices
         best = index.rerank(coding.means_of(model, self.asked), candidates, K).indices
-        return interval(precision_at_k(self.labels[best] == self.query_labels[:, None], K))
+        return self._precision(best, slice(None))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,10 @@ which multiplies s by about 2^P / freq = 1 / probability; popping undoes it exac
 32-bit words move between it and a list. Popping from random bits draws symbols with their probabilities, which is what
 bits-back coding needs; where the list is empty, words of a fixed pseudo-random sequence are borrowed. A decoder ends
 with these very words, so that any damage on the way is noticed.
+
+`constriction` codes a symbol about six times as fast, but its Python interface takes probabilities in floating point
+and rounds them by rules of its own; here they are whole numbers, which the format of an archive needs. The tests
+compare the two.
 """
 
 import math

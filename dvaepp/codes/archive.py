@@ -45,6 +45,8 @@ def compress(model: IntegerModel, images: Pixels, advance: Callable[[int], None]
     """Code images (n, channels, height, width) of 0 and 1, the last first, so that they come out in order."""
     if images.ndim != 4 or images.shape[1:] != model.image_shape:
         raise UsageError(f"images must have shape (n, {_of(model.image_shape)}), got {images.shape}")
+    if images.size > MOST_PIXELS:
+        raise UsageError(f"an archive takes at most {MOST_PIXELS} pixels, got {images.size}: make several archives")
     if not ((images == 0) | (images == 1)).all():
         raise UsageError("images must be of zeros and ones: what is grey would not come back; binarise them first")
     stack, bits = BitStack(), []

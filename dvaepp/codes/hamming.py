@@ -81,7 +81,11 @@ class HammingIndex:
         self.add_words(pack(as_bits(bits, self.num_bits)))
 
     def add_words(self, words: Words) -> None:
-        """Append codes that are packed already."""
+        """Append codes that are packed already, (n, words) as of `packing.pack`."""
+        if words.dtype != np.uint64 or words.shape[1:] != (num_words(self.num_bits),):
+            raise UsageError(
+                f"words must be uint64 of shape (codes, {num_words(self.num_bits)}), got {words.dtype} {words.shape}"
+            )
         self._parts = [part for part in (*self._parts, words) if len(part)] or [words]
 
     def search(self, bits: Any, k: int, threads: int = 1) -> Neighbours:
@@ -97,15 +101,16 @@ class HammingIndex:
             return Neighbours(np.empty((0, k), np.int64), np.empty((0, k), np.int64))
         return Neighbours(np.concatenate([d for d, _ in parts]), np.concatenate([i for _, i in parts]))
 
-    def rerank(self, mu: Any, indices: Integers, k: int | None = None) -> Neighbours:
+    def rerank(self, mu: Any, indices: Any, k: int | None = None) -> Neighbours:
         """Order candidates of a search (queries, c) by their mean Hamming distance to the posterior means `mu`.
 
         `mu` is (queries, num_bits) in [0, 1]. The k best of them are returned, or all c.
         """
-        mu = np.asarray(mu, np.float64)
-        if mu.shape != (len(indices), self.num_bits) or not ((mu >= 0) & (mu <= 1)).all():
-            raise UsageError(f"mu must have shape ({len(indices)}, {self.num_bits}) and lie in [0, 1], got {mu.shape}")
-        found = np.stack([self._mean_distances(*each) for each in zip(mu, indices, strict=True)])
+        mu, indices = np.asarray(mu, np.float64), np.asarray(indices)
+        self._check_candidates(mu, indices, k)
+        found = np.empty(indices.shape)
+        for query, rows in enumerate(indices):
+            found[query] = self._mean_distances(mu[query], rows)
         order = np.argsort(found, 1, kind="stable")[:, :k]
         return Neighbours(np.take_along_axis(found, order, 1), np.take_along_axis(indices, order, 1))
 
@@ -127,6 +132,16 @@ class HammingIndex:
             raise UsageError(f"k must be from 1 to the {len(self)} codes of the index, got {k}")
         if threads < 1:
             raise UsageError(f"threads must be at least 1, got {threads}")
+
+    def _check_candidates(self, mu: Floats, indices: npt.NDArray[Any], k: int | None) -> None:
+        if indices.ndim != 2 or indices.dtype.kind not in "iu" or not ((indices >= 0) & (indices < len(self))).all():
+            raise UsageError(f"indices must be rows of the index, (queries, candidates), from 0 to {len(self) - 1}")
+        if mu.shape != (len(indices), self.num_bits):
+            raise UsageError(f"mu must have shape ({len(indices)}, {self.num_bits}), got {mu.shape}")
+        if not ((mu >= 0) & (mu <= 1)).all():
+            raise UsageError("mu must be probabilities, from 0 to 1; give posterior means, not logits")
+        if k is not None and not 1 <= k <= indices.shape[1]:
+            raise UsageError(f"k must be from 1 to the {indices.shape[1]} candidates, got {k}")
 
     def _nearest(self, queries: Words, k: int, threads: int) -> tuple[Integers, Integers]:
         """Shares of the codes, one to a thread, and of their neighbours the nearest: shares come in order of rows."""

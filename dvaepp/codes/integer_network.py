@@ -22,7 +22,7 @@ HIDDEN = 16  # fractional bits of hidden activations
 EXACT = 2**53  # integers up to here are exact in float64
 
 
-class Layer(NamedTuple):
+class IntegerLayer(NamedTuple):
     """Integer weights (outputs, inputs) and bias (outputs,), in float64."""
 
     weight: Floats
@@ -58,10 +58,10 @@ def quantized(values: npt.ArrayLike) -> Integers:
     return np.rint(array * (1 << WEIGHT)).astype(np.int64)
 
 
-def _layer(weight: Integers, bias: Integers, first: bool) -> Layer:
+def _layer(weight: Integers, bias: Integers, first: bool) -> IntegerLayer:
     """Weights and bias at the scale of the layer's output, if no sum can leave the exact integers."""
     largest_input = 1 if first else 1 << HIDDEN
     scaled = bias * largest_input
     if (np.abs(weight).sum(1) * largest_input + np.abs(scaled)).max() >= EXACT:
         raise UsageError("weights are too large to be coded in whole numbers: a sum may pass 2^53")
-    return Layer(weight.astype(np.float64), scaled.astype(np.float64))
+    return IntegerLayer(weight.astype(np.float64), scaled.astype(np.float64))

@@ -20,7 +20,7 @@ Ranking = Callable[[slice], Integers]
 
 RESAMPLES = 2000
 DRAWS_AT_ONCE = 2**20
-QUERIES_AT_ONCE = 100
+RANKED_AT_ONCE = 5 * 10**6  # items of rankings: a few numbers of 8 bytes are kept for each
 
 
 class Interval(NamedTuple):
@@ -63,8 +63,9 @@ def interval(values: Floats, seed: int = 0) -> Interval:
 def quality(ranking: Ranking, labels: npt.NDArray[Any], query_labels: npt.NDArray[Any], k: int) -> Quality:
     """precision@k and mean average precision of a ranking of all labelled items for all labelled queries."""
     precisions, averages = [], []
-    for start in range(0, len(query_labels), QUERIES_AT_ONCE):
-        part = slice(start, min(start + QUERIES_AT_ONCE, len(query_labels)))
+    at_once = max(1, RANKED_AT_ONCE // max(1, len(labels)))
+    for start in range(0, len(query_labels), at_once):
+        part = slice(start, min(start + at_once, len(query_labels)))
         right = labels[ranking(part)] == query_labels[part, None]
         precisions.append(precision_at_k(right, k))
         averages.append(average_precision(right))

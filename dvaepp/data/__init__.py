@@ -228,6 +228,7 @@ def _members() -> dict[str, ModuleType]:
 def _member(name: str) -> ModuleType:
     members = _members()
     if name not in members:
-        near = difflib.get_close_matches(name[:100], members, n=3, cutoff=0.5) or sorted(members)
-        raise UsageError(f"unknown data set {name[:40]!r}; did you mean {', '.join(near)}?")
+        near = difflib.get_close_matches(name[:100], members, n=3, cutoff=0.5)
+        hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(sorted(members))}"
+        raise UsageError(f"unknown data set {name[:40]!r}; {hint}")
     return members[name]

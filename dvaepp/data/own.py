@@ -61,7 +61,7 @@ def read_binary(path: Path) -> Seen:
     """All images at `path` in their order, where they have two values; grey ones are refused, as they would change."""
     images = whole(_read(path, Options()).images, Options())
     if not images.binary:
-        raise UsageError(f"{path} holds grey images, which would not come back as they are; binarise them first")
+        raise UsageError(f"{path} holds grey images or ones in colour, which would change; binarise them first")
     return images.pixels.float()
 
 

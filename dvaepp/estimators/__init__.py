@@ -18,7 +18,7 @@ __all__ = ["MEMBERS", "Estimate", "Estimator", "RelaxedTarget", "Target", *_clas
 
 if TYPE_CHECKING:  # what a type checker cannot find by looking
     from dvaepp.estimators.arm import ARM as ARM
-    from dvaepp.estimators.concrete import Concrete as Concrete
+    from dvaepp.estimators.concrete import ConcreteEstimator as ConcreteEstimator
     from dvaepp.estimators.disarm import DisARM as DisARM
     from dvaepp.estimators.gumbel_rao import GumbelRao as GumbelRao
     from dvaepp.estimators.muprop import MuProp as MuProp
@@ -28,11 +28,7 @@ if TYPE_CHECKING:  # what a type checker cannot find by looking
     from dvaepp.estimators.straight_through import StraightThrough as StraightThrough
     from dvaepp.estimators.vimco import VIMCO as VIMCO
 else:
-
-    def __getattr__(name: str) -> object:
-        if name in _classes:
-            return _classes[name]
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals().update(_classes)
 
 
 def __dir__() -> list[str]:

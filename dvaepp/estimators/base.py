@@ -56,7 +56,7 @@ class Target(Protocol):
 class RelaxedTarget(Target, Protocol):
     """A target with a directed prior, taken apart; only `concrete` asks for it.
 
-    Choose it where `Concrete` is to train your model: it asks for likelihood and prior apart.
+    Choose it where `ConcreteEstimator` is to train your model: it asks for likelihood and prior apart.
 
     >>> hasattr(RelaxedTarget, "log_likelihood") and hasattr(RelaxedTarget, "prior_logits")
     True

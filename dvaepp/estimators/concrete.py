@@ -21,12 +21,12 @@ from dvaepp.estimators.base import Estimate, Estimator, RelaxedTarget, Target
 from dvaepp.numerics import uniform
 
 
-class Concrete(Estimator):
+class ConcreteEstimator(Estimator):
     """Relaxed posterior and prior at one temperature.
 
     Choose it for a baseline that trains the relaxed model; its bound is not that of binary units.
 
-    >>> Concrete([4], 5, temperature=0.5).unbiased
+    >>> ConcreteEstimator([4], 5, temperature=0.5).unbiased
     False
     """
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from dvaepp import ranks
+from dvaepp import distributed
 
 IMAGES_AT_ONCE = 100
 
@@ -22,7 +22,7 @@ def in_pieces(
     pieces = x.split(IMAGES_AT_ONCE)
     found: dict[int, Tensor] = {}
     for index, piece in enumerate(pieces):
-        if index % ranks.size() == ranks.rank():
+        if index % distributed.size() == distributed.rank():
             generator = torch.Generator(device).manual_seed((seed * 1_000_003 + index) % 2**63)
             found[index] = function(piece.to(device), generator).double()
         advance(len(piece))
@@ -30,11 +30,13 @@ def in_pieces(
 
 
 def _together(pieces: Sequence[Tensor], found: dict[int, Tensor], device: str) -> Tensor:
-    if ranks.size() == 1:
+    if distributed.size() == 1:
         return torch.cat([found[index] for index in range(len(pieces))])
-    (columns,) = ranks.largest(max((result.shape[1] for result in found.values()), default=0))
+    (columns,) = distributed.largest(max((result.shape[1] for result in found.values()), default=0))
     rows = []
     for index, piece in enumerate(pieces):
         rows.append(found.get(index, torch.zeros(len(piece), int(columns), dtype=torch.float64, device=device)))
     whole = torch.cat(rows)
-    return ranks.gather(whole, ranks.Shard(0, len(whole), len(whole)))  # every row is zero but in one process
+    return distributed.gather(
+        whole, distributed.Shard(0, len(whole), len(whole))
+    )  # every row is zero but in one process

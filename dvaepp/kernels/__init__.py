@@ -1,1 +1,1 @@
-"""Everything that is compiled: C, its wrappers, and the one policy that says when it runs (README.md)."""
+"""All C code, the Python functions around it, and the policy that says when it runs; README.md has a table of them."""

@@ -24,7 +24,8 @@ static void update(const job *j, const float *restrict g, int64_t begin, int64_t
     }
 }
 
-/* A thread takes one piece after the other, whichever is free: cores that other programs use are not equally fast. */
+/* Each thread takes the next piece that no other has taken. Pieces fixed beforehand would let all threads wait for the
+   slowest core, and cores that other programs use as well are not equally fast. */
 #define PIECES 32
 
 int dvaepp_adamax(const job *j, int threads) {

@@ -1,4 +1,4 @@
-"""A step of AdaMax over flat buffers in one pass on a CPU (adamax.c), or in pieces that stay in the cache.
+"""A step of AdaMax over flat buffers: in one pass over them by adamax.c, or in plain torch.
 
 m <- b₁ m + (1-b₁) g,   u <- max(b₂ u, |g| + ε),   θ <- θ + rate · m / u
 """
@@ -14,7 +14,7 @@ from dvaepp.kernels import policy
 from dvaepp.kernels.build import call
 from dvaepp.kernels.operation import changed, check_dense, check_floats, check_shape, operation
 
-PIECE = 1 << 16  # elements updated together: four arrays of them fit a core's cache
+PIECE = 1 << 16  # the plain form updates so many elements at a time, because four such arrays fit a core's cache
 
 
 def update(
@@ -29,7 +29,7 @@ def update(
     epsilon: float,
     weight_decay: float,
 ) -> None:
-    """Change θ, m and u in place; parameter k is the next sizes[k] elements of each; a missing gradient is zeros."""
+    """Change θ, m and u in place. Parameter k has the next sizes[k] elements of each; no gradient counts as zeros."""
     if policy.takes("adamax", (theta, m, u)):
         _adamax(theta, m, u, list(sizes), list(gradients), rate, *betas, epsilon, weight_decay)
         return
@@ -57,7 +57,9 @@ def _run(
     weight_decay: float,
 ) -> None:
     _check(theta, m, u, sizes, gradients)
-    job = _Job(tensors=len(sizes), rate=rate, beta1=beta1, beta2=beta2, epsilon=epsilon, weight_decay=weight_decay)
+    job = _AdamaxJob(
+        tensors=len(sizes), rate=rate, beta1=beta1, beta2=beta2, epsilon=epsilon, weight_decay=weight_decay
+    )
     first = (ctypes.c_int64 * (len(sizes) + 1))(0, *accumulate(sizes))
     job.first = ctypes.addressof(first)
     dense = [None if g is None else g.contiguous() for g in gradients]
@@ -83,7 +85,7 @@ _adamax = operation(
 )
 
 
-class _Job(ctypes.Structure):
+class _AdamaxJob(ctypes.Structure):
     """`job` of adamax.c."""
 
     _fields_ = [

@@ -1,8 +1,9 @@
 /* Log-probability of independent Bernoulli variables: out[r] = sum_i x_i l_i - log(1 + e^l_i), in one pass.
 
-   log(1 + e^l) = max(l, 0) + log(1 + e^-|l|), and the factors 1 + e^-|l| lie in [1, 2]: 96 of them multiply up without
-   overflow, so that one logarithm serves 96 variables. A factor rounds by at most 6e-8, in nats, and so does a product.
-   Row r meets row r % x_rows of x: samples of the same images lie one after the other. */
+   log(1 + e^l) = max(l, 0) + log(1 + e^-|l|), and the factors 1 + e^-|l| lie in [1, 2]. The product of 96 of them does
+   not overflow, so one logarithm is enough for 96 variables. The rounding of a factor, and of a product, changes the
+   result by at most 6e-8 nat. Row r of the logits belongs to row r % x_rows of x, because the logits hold one sample of
+   all images after the other. */
 
 #include "fast_exp.h"
 #include <math.h>

@@ -1,4 +1,7 @@
-"""log p(x) of Bernoulli variables in one pass over float32 on a CPU (bernoulli.c), within 1e-7 nat per variable."""
+"""log p(x) of Bernoulli variables: by bernoulli.c, which reads them once, or in plain torch.
+
+The two forms differ by at most 1e-7 nat for each variable.
+"""
 
 import ctypes
 import functools
@@ -55,7 +58,7 @@ def _backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, Te
     if grad is not None and ctx.needs_input_grad[0]:
         to_x = (grad[..., None] * logits).sum_to_size(x.shape)
     if grad is not None and ctx.needs_input_grad[1]:
-        if torch.is_grad_enabled() or not residual.numel():  # the numbers of C could not be differentiated again
+        if torch.is_grad_enabled() or not residual.numel():  # a second derivative needs x - μ as an expression of torch
             residual = x - torch.sigmoid(logits)
         to_logits = residual * grad[..., None]
     return to_x, to_logits, None

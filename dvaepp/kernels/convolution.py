@@ -1,4 +1,4 @@
-"""Convolutions of maps in whichever form is fastest on a CPU; all forms are the same function."""
+"""Convolutions of maps in the form that is fastest for their size on a CPU; all forms compute the same function."""
 
 from typing import Protocol, runtime_checkable
 
@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, conv_transpose2d, elu
 
-from dvaepp.kernels import policy, small_maps, wide, winograd
+from dvaepp.kernels import policy, small_maps, winograd
 from dvaepp.kernels.pixels import to_maps, to_pixels
 
 
 @runtime_checkable
 class Convolution(Protocol):
-    """`networks.convolution.Conv`, as it is seen from here."""
+    """What is needed of a `networks.convolution.Conv`, which this folder must not import."""
 
     weight: Tensor
     bias: Tensor
@@ -22,7 +22,7 @@ class Convolution(Protocol):
 
 
 class ConvKernel:
-    """Goes before `networks.convolution.Conv` in a class's bases, whose forward pass stays the plain form."""
+    """The first base of a compiled `Conv`; the second is the plain class, whose forward pass `super()` calls."""
 
     weight: nn.Parameter
     bias: nn.Parameter
@@ -47,7 +47,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor, resize: str) -> Tensor:
     x = x.contiguous(memory_format=torch.channels_last)
     if resize == "u":
         y = conv_transpose2d(x, weight, bias, stride=2, padding=kernel // 2, output_padding=1)
-        return y.contiguous(memory_format=torch.channels_last)  # torch cannot tell the order of a 1x1 map's channels
+        return y.contiguous(memory_format=torch.channels_last)  # from a map of one pixel torch cannot tell the order
     return conv2d(x, weight, bias, stride=2 if resize == "d" else 1, padding=kernel // 2)
 
 
@@ -57,8 +57,6 @@ def convolve_after_elu(x: Tensor, conv: Convolution) -> Tensor:
     many = weight.shape[0] * weight.shape[1] >= policy.MANY_CHANNELS
     if weight.shape[-1] == 3 and not conv.resize and many:
         pixels = to_pixels(x)
-        if policy.by_large_products(pixels, [weight]):
-            return to_maps(wide.after_elu(pixels, [weight], [bias]), size)
         if policy.in_the_cache(pixels, [weight]):
             return to_maps(winograd.after_elu(pixels[:, None], [weight], [bias]).squeeze(1), size)
     return conv(elu(x))
@@ -66,8 +64,6 @@ def convolve_after_elu(x: Tensor, conv: Convolution) -> Tensor:
 
 def pixels_after_elu(x: Tensor, weight: Tensor) -> Tensor:
     """A 3x3 convolution of ELU(x), (pixels, rows, inputs), without a bias."""
-    if policy.by_large_products(x, [weight]):
-        return wide.after_elu(x, [weight])
     if policy.in_the_cache(x, [weight]):
         return winograd.after_elu(x[:, None], [weight]).squeeze(1)
     return to_pixels(conv2d(elu(to_maps(x, round(len(x) ** 0.5))), weight, padding=1))

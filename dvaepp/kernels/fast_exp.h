@@ -1,7 +1,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* e^x = s (1 + p): returns p, and s, a power of two; branch-free so that it vectorises. */
+/* Split e^x = s (1 + p) into a power of two s and the number p that is returned. There is no branch, so that a compiler
+   can compute several at once. */
 static inline float exp_parts(float x, float *s) {
     float n = x * 1.44269504f + 12582912.0f; /* round to an integer in the low bits */
     int32_t bits;

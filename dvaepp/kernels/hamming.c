@@ -1,8 +1,9 @@
 /* The k nearest codes by Hamming distance, exactly: popcount of the exclusive or, then a short sorted list per query.
 
-   Rows are taken in tiles that stay in the cache while all queries pass over them. Most rows of a tile are farther than
-   the worst of the list; a tile's distances are therefore computed in one vectorised pass, and only a tile with a
-   nearer row is looked at again. Of two rows at one distance the earlier is nearer. */
+   Rows are taken in tiles, which stay in the cache while all queries are compared with them. Most rows are farther than
+   the last one in a query's list. So all distances of a tile are computed first, several at once, and only if the
+   smallest of them is small enough are they looked at one by one. Of two rows at the same distance the earlier counts
+   as nearer. */
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -49,7 +50,8 @@ static void insert(Hit *list, int64_t k, Hit hit) {
     list[low] = hit;
 }
 
-/* Search rows [0, n) of codes (n, words) for m queries; list (m, k) and out arrays (m, k). Returns 0 without memory. */
+/* Find the k nearest of the codes (n, words) for each of m queries, and write their distances and rows, both (m, k).
+   Returns 0 if memory is short. */
 int dvaepp_hamming(const uint64_t *codes, int64_t n, int64_t words, const uint64_t *queries, int64_t m, int64_t k,
                    int64_t *out_distances, int64_t *out_indices) {
     Hit *lists = malloc((size_t)(m * k) * sizeof(Hit));

@@ -1,6 +1,6 @@
-"""The k nearest codes by Hamming distance: popcount over packed words, compiled (hamming.c) or in NumPy.
+"""The k nearest codes by Hamming distance, from packed words: by hamming.c, or in NumPy.
 
-Both forms return the same numbers: distances in ascending order, and of codes at one distance the earlier first.
+Both forms return the same numbers: distances in ascending order, and among equal distances the earlier code first.
 """
 
 import ctypes
@@ -17,8 +17,8 @@ Words = npt.NDArray[np.uint64]
 Integers = npt.NDArray[np.int64]
 Search = Callable[[Words, Words, int], tuple[Integers, Integers]]
 
-BLOCK = 2**15  # rows whose distances the plain form holds at a time: they and their words fit a core's cache
-LONG_LIST = 4096  # neighbours from which sorting all distances is faster than keeping a sorted list
+BLOCK = 2**15  # rows that the plain form looks at together: their words and distances fit a core's cache
+LONG_LIST = 4096  # for so many neighbours sorting all distances is faster than inserting into a sorted list
 
 
 def nearest(codes: Words, queries: Words, k: int) -> tuple[Integers, Integers]:
@@ -34,7 +34,7 @@ def nearest(codes: Words, queries: Words, k: int) -> tuple[Integers, Integers]:
 
 
 def plain(codes: Words, queries: Words, k: int) -> tuple[Integers, Integers]:
-    """The same in NumPy: blocks of rows, of which those nearer than the worst so far are merged in."""
+    """The same in NumPy: of each block of rows, those that are nearer than the k-th so far join the list."""
     found = [_nearest_to(codes, query, k) for query in queries]
     distances = np.array([each[0] for each in found], dtype=np.int64).reshape(len(queries), k)
     return distances, np.array([each[1] for each in found], dtype=np.int64).reshape(len(queries), k)

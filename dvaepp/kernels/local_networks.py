@@ -1,10 +1,12 @@
 """The local networks of DVAE++ (App. G) without concatenations, and all of p(h_j|ζ, h_<j) at once.
 
-Network j acts on concat(shared, h_1, ..., h_{j-1}). ELU works channel by channel, and a convolution over a
-concatenation is a sum of convolutions. So the first block splits into a share of each part of `shared`, computed for
-all groups by one wide convolution, and a share of the h. Where all h are known, the networks run beside each other as
-one grouped network. Inside, activations are pixel-major, (pixels, rows, channels) or (pixels, groups, rows, channels),
-which is the order that the products of minimal filtering read. The plain twin is `models.local.LocalNetworks`.
+Network j reads concat(shared, h_1, ..., h_{j-1}). ELU acts on each channel by itself, and a convolution of a
+concatenation is the sum of the convolutions of its parts. The first block can therefore be computed as a sum of shares.
+One wide convolution gives the share of a part of `shared` for all groups at once; the share of the h is added for each
+group. If all h are known, as they are for the prior in training, all networks run side by side as one grouped network.
+
+Activations are pixel-major here, (pixels, rows, channels) or (pixels, groups, rows, channels), because the products of
+minimal filtering read them in that order. The plain twin is `models.local.LocalNetworks`.
 """
 
 from collections.abc import Sequence
@@ -12,20 +14,21 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, pad
+from torch.nn.functional import pad
 
-from dvaepp.kernels import policy, residual_chain, wide
+from dvaepp.kernels import policy, residual_chain
 from dvaepp.kernels.convolution import pixels_after_elu
 from dvaepp.kernels.pixels import to_maps, to_pixels
-from dvaepp.kernels.residual_chain import Block, chain
+from dvaepp.kernels.products import linear
+from dvaepp.kernels.residual_chain import ResidualBlock, chain
 
-# The first convolutions of so many groups over h are computed as one. Its products are four times as wide and run
-# faster for it; zeros, in place of h that a group must not see, add a fifth to their work.
+# The first convolutions of this many groups over h are computed as one. Its matrix products are four times as wide,
+# which makes them faster, although the zeros that stand for h which a group must not read add a fifth to the work.
 BESIDE = 4
 
 
 class LocalKernel:
-    """Goes before `models.local.LocalNetworks` in a class's bases, whose methods stay the plain form."""
+    """The first base of compiled local networks; the second is `LocalNetworks`, whose plain methods `super()` calls."""
 
     num_groups: int
     networks: nn.ModuleList
@@ -52,17 +55,17 @@ class LocalKernel:
         return to_maps(torch.cat([to_pixels(part) for part in (shared, *h)], -1), shared.shape[-1])
 
     def _cut(self, x: Tensor) -> "_Cut | None":
-        """The networks with their first convolutions cut behind the channels of x, or None for the plain form."""
+        """The networks with the kernels of their first blocks cut after the channels of x; None if plain forms run."""
         if not policy.takes("local_networks", (x,)):
             return None
-        networks: list[list[Block]] = [list(network.children()) for network in self.networks]  # type: ignore[arg-type]
+        networks: list[list[ResidualBlock]] = [list(network.children()) for network in self.networks]  # type: ignore[arg-type]
         if not residual_chain.takes(list(zip(*networks, strict=True)), x.shape[-1]):
             return None
         return _Cut(networks, x.shape[1], min(blocks[0].first.weight.shape[1] for blocks in networks))
 
 
 class _Share(NamedTuple):
-    """What some input channels give to the first convolution and to the skip of first blocks, pixel-major."""
+    """What some of the input channels contribute to the first convolution and to the skip of first blocks."""
 
     first: Tensor
     skip: Tensor
@@ -72,12 +75,13 @@ class _Share(NamedTuple):
 
 
 class _Cut:
-    """The networks of a pass, their first kernels cut into those of x, of the other shared channels and of all h.
+    """The networks of one pass, with each kernel of a first block cut in three: for x, the rest of `shared`, and h.
 
-    All cuts of a kernel are made at once: each by itself would bring back a gradient of the whole kernel's size.
+    A kernel is cut once, by `split`. If each use took its own slice of the kernel, the backward pass would make a
+    gradient of the size of the whole kernel for every slice.
     """
 
-    def __init__(self, networks: Sequence[Sequence[Block]], x: int, shared: int) -> None:
+    def __init__(self, networks: Sequence[Sequence[ResidualBlock]], x: int, shared: int) -> None:
         self.networks = networks
         self.first_bias: list[Tensor] = [blocks[0].first.bias for blocks in networks]
         self.skip_bias: list[Tensor] = [_skip(blocks[0])[1] for blocks in networks]
@@ -90,26 +94,26 @@ class _Cut:
             self.skip.append(_skip(blocks[0])[0].flatten(1).split(sizes, 1))
 
     def share(self, maps: Tensor, part: int) -> _Share:
-        """What one part of `shared` gives to the first blocks of all groups, side by side; part 0 adds the biases."""
+        """What one part of `shared` contributes to the first blocks of all groups; part 0 includes the biases."""
         x = to_pixels(maps)
         first = _beside(x, [pieces[part] for pieces in self.first], self.first_bias if part == 0 else ())
         skip = torch.cat([pieces[part] for pieces in self.skip])
         return _Share(first, linear(x, skip, torch.cat(self.skip_bias) if part == 0 else None))
 
     def split(self, share: _Share) -> list[_Share]:
-        """A share cut into those of the groups, each copied so that its channels lie together."""
+        """The share of all groups as one for each group, copied so that the channels of a group are contiguous."""
         firsts, skips = ([piece.contiguous() for piece in part.chunk(len(self.networks), -1)] for part in share)
         return [_Share(first, skip) for first, skip in zip(firsts, skips, strict=True)]
 
     def one(self, j: int, share: _Share, before: Tensor | None, size: int) -> Tensor:
-        """Network j from its share of all of `shared` and the joined h_1 ... h_{j-1}: maps."""
+        """The output maps of network j, from its share of all of `shared` and from the joined h_1 ... h_{j-1}."""
         if before is not None:
             share = share.plus(_Share(pixels_after_elu(before, self.first[j][-1]), linear(before, self.skip[j][-1])))
         blocks = [[block] for block in self.networks[j]]
         return to_maps(chain(blocks, *(part[:, None] for part in share)).squeeze(1), size)
 
     def all(self, share: _Share, h: Sequence[Tensor], size: int) -> list[Tensor]:
-        """All networks at once: the outputs of every group, maps."""
+        """The output maps of all networks, which run at once because all h are known."""
         groups = len(self.networks)
         if groups > 1:
             share = share.plus(self._share_of_h([to_pixels(each) for each in h]))
@@ -118,7 +122,10 @@ class _Cut:
         return [to_maps(group, size) for group in x.unbind(1)]
 
     def _share_of_h(self, h: Sequence[Tensor]) -> _Share:
-        """What the h give to first blocks, `BESIDE` groups at a time; zeros stand for h that a group must not see."""
+        """What the h contribute to first blocks, computed for `BESIDE` groups at a time.
+
+        Each of these groups may read the h before its own; the others are multiplied by zeros.
+        """
         parts = []
         for begin in range(0, len(self.networks), BESIDE):
             end = min(begin + BESIDE, len(self.networks))
@@ -131,7 +138,7 @@ class _Cut:
 
 
 class _Given:
-    """`models.local.Given` with the share of x computed."""
+    """As `models.local.Given`, with the share of x computed."""
 
     def __init__(self, cut: _Cut, share: _Share) -> None:
         self.cut, self.share = cut, share
@@ -144,10 +151,10 @@ class _Given:
 
 
 class _Walk:
-    """`models.local.Walk` with the shares of all that is shared computed.
+    """As `models.local.LocalWalk`, with the share of all of `shared` computed.
 
-    The h are joined as they come, so that each brings back one gradient; in a concatenation for every later group it
-    would bring many.
+    Each new h is joined to those before it, so that the backward pass adds one gradient to each h. If every group
+    concatenated all h before it anew, each h would get a gradient from all later groups.
     """
 
     def __init__(self, cut: _Cut, shares: Sequence[_Share], size: int) -> None:
@@ -162,18 +169,16 @@ class _Walk:
 
 
 def _beside(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] = ()) -> Tensor:
-    """3x3 convolutions of one ELU(x), (pixels, rows, channels), with several kernels: their outputs side by side.
+    """The 3x3 convolutions of ELU(x), x (pixels, rows, channels), with several kernels, their outputs joined.
 
-    Kernels of fewer channels see the first ones.
+    A kernel that has fewer input channels than x reads the first ones.
     """
-    if policy.by_large_products(x, weights):
-        return wide.after_elu(x, weights, biases)
     weight = torch.cat([pad(w, (0, 0, 0, 0, 0, x.shape[-1] - w.shape[1])) for w in weights])
     y = pixels_after_elu(x, weight)
     return y + torch.cat(list(biases)) if biases else y
 
 
-def _skip(block: Block) -> tuple[Tensor, Tensor]:
-    """The first block of a local network always has a convolution in its skip."""
+def _skip(block: ResidualBlock) -> tuple[Tensor, Tensor]:
+    """The 1x1 kernel and the bias in the skip of a first block, which in a local network always has them."""
     assert block.skip is not None
     return block.skip.weight, block.skip.bias

@@ -58,7 +58,7 @@ def check_shape(name: str, argument: str, found: Sequence[Any], shape: Sequence[
 
 
 def check_dense(name: str, **tensors: Tensor) -> None:
-    """Refuse layouts with gaps in a tensor that is changed in place, of which a copy would not do."""
+    """Refuse a tensor with gaps if C changes it in place, because a change of a contiguous copy would be lost."""
     for argument, tensor in tensors.items():
         if not tensor.is_contiguous():
             raise ValueError(f"{name}: {argument} must be contiguous, got strides {tensor.stride()}")

@@ -1,4 +1,4 @@
-"""Maps, (rows, channels, height, width), and the same activations pixel by pixel, (pixels, rows, channels)."""
+"""Between the layout of maps, (rows, channels, height, width), and the pixel-major one, (pixels, rows, channels)."""
 
 from torch import Tensor
 

@@ -19,27 +19,27 @@ from dvaepp.errors import UsageError
 from dvaepp.kernels import build
 
 FOLDER = Path(__file__).parent
-# Each kernel can be switched off by its name. Its file must compile where it is to run.
-KERNELS = {
+# Each kernel can be switched off by its name. Its file, if it has one, must compile where it is to run.
+KERNELS: dict[str, Path | None] = {
     "adamax": FOLDER / "adamax.c",
     "bernoulli": FOLDER / "bernoulli.c",
     "gibbs": FOLDER / "gibbs.c",
     "hamming": FOLDER / "hamming.c",
     "winograd": FOLDER / "winograd.c",
-    "wide": FOLDER / "winograd.c",
     "residual_chain": FOLDER / "residual_chain.c",
     "local_networks": FOLDER / "residual_chain.c",
     "small_maps": FOLDER / "winograd.c",
+    "products": None,
 }
 
 TILE = 4  # a map is cut into tiles of 4 x 4 pixels
 LANES = 16  # floats of a vector in C
 MANY_CHANNELS = 32 * 32  # inputs x outputs from which transforming a map on its way is worth its cost
 SMALL_PRODUCT = 480 * 32  # inputs x outputs up to which a core's cache holds a product
-LARGE_PRODUCT = 192 * 32  # inputs x outputs from which the library's large products are faster
 FEW_PIXELS = 16  # input x output pixels up to which a matrix is never larger than the padded convolution
 SMALL_MAP = 256  # input x output pixels up to which a matrix pays with few channels
 FEW_CHANNELS = 16 * 16  # inputs x outputs
+SMALLEST_PRODUCT = 100 * 150 * 150  # rows x inputs x outputs below which a call of oneDNN costs what it saves
 
 
 def switched_off() -> frozenset[str]:
@@ -65,25 +65,59 @@ def _named(setting: str) -> frozenset[str]:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def on(kernel: str) -> bool:
-    """Whether a kernel is switched on and its C file compiles here; what a compiled graph found stays true in it."""
-    return kernel not in switched_off() and build.library(KERNELS[kernel]) is not None
+    """Whether a kernel is switched on and can run here; what a compiled graph found stays true in it."""
+    if kernel in switched_off():
+        return False
+    source = KERNELS[kernel]
+    return onednn_is_faster() if source is None else build.library(source) is not None
+
+
+@functools.cache
+def onednn_is_faster() -> bool:
+    """Whether oneDNN multiplies faster than MKL: with AVX-512 on a processor that is not Intel's (`products.py`)."""
+    vectors = torch.backends.cpu.get_cpu_capability() == "AVX512" and torch.backends.mkl.is_available()
+    there = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return vectors and there and _vendor() == "AuthenticAMD"
+
+
+def _vendor() -> str:
+    """The maker of the processor as Linux tells it; empty elsewhere."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("vendor_id")), "")
 
 
 def functions(kernel: str) -> ctypes.CDLL:
     """The compiled functions of a kernel that is on."""
-    found = build.library(KERNELS[kernel])
+    source = KERNELS[kernel]
+    found = None if source is None else build.library(source)
     if found is None:
-        raise RuntimeError(f"{KERNELS[kernel].name} cannot be compiled here; `dvaepp doctor` tells more")
+        raise RuntimeError(f"{kernel} cannot be compiled here; `dvaepp doctor` tells more")
     return found
 
 
 def takes(kernel: str, tensors: Sequence[Tensor]) -> bool:
-    """Whether a kernel runs on these tensors: it is on, and all are float32 on a CPU.
+    """Whether a kernel runs on these tensors: it is on, and all of them are float32 on a CPU.
 
-    Inside `torch.func` and `torch.autocast`, which must see the operations, none does.
+    No kernel runs inside `torch.func` and `torch.autocast`, which have to see the single operations of torch.
     """
     plain = all(t.dtype is torch.float32 and t.is_cpu for t in tensors) and not torch.is_autocast_enabled("cpu")
     return plain and on(kernel) and not torch._C._are_functorch_transforms_active()
+
+
+def by_onednn(x: Tensor, weight: Tensor) -> bool:
+    """Whether the product of x (..., inputs) and weight (outputs, inputs) goes to oneDNN."""
+    if torch.compiler.is_compiling():
+        return False
+    return x.numel() * len(weight) >= SMALLEST_PRODUCT and takes("products", (x, weight))
+
+
+def autograd_alone(tensor: Tensor) -> bool:
+    """Whether nothing but autograd looks at what happens to a tensor on a CPU: no compiler, no `torch.func`."""
+    transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return tensor.is_cpu and not transformed
 
 
 def tiles(size: int, most: int) -> bool:
@@ -95,14 +129,6 @@ def as_matrix(pixels_in: int, pixels_out: int, inputs: int, outputs: int) -> boo
     """Whether a convolution of a small map is faster as one matrix product."""
     pairs = pixels_in * pixels_out
     return pairs <= FEW_PIXELS or (pairs <= SMALL_MAP and inputs * outputs <= FEW_CHANNELS)
-
-
-def by_large_products(x: Tensor, weights: Sequence[Tensor]) -> bool:
-    """Whether minimal filtering leaves its products to the library, for x (pixels, ..., channels)."""
-    inputs, outputs = x.shape[-1], len(weights[0])
-    whole = inputs % LANES == 0 and outputs % LANES == 0 and all(len(w) == outputs for w in weights)
-    large = inputs * outputs * len(weights) >= LARGE_PRODUCT
-    return whole and large and tiles(round(len(x) ** 0.5), 2) and takes("wide", (x, *weights))
 
 
 def in_the_cache(x: Tensor, weights: Sequence[Tensor]) -> bool:

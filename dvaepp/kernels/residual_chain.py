@@ -1,9 +1,10 @@
 """Residual blocks with squeeze-and-excitation (App. G) in one compiled call each, and chains of them.
 
-A chain works on pixel-major activations, (pixels, groups, rows, channels), with one chain of blocks for each group; a
-single block works on maps. The first convolution of the first block belongs to the caller, who may know it as a sum of
-parts. A chain is one node of the graph and one call of residual_chain.c, because its layers are so small that keeping
-books of each would take as long as computing it. The plain twin is `networks.residual.Residual`.
+A chain takes pixel-major activations, (pixels, groups, rows, channels), and has its own blocks for each group; a single
+block takes maps. The caller computes the first convolution of the first block, because the local networks have it as a
+sum of shares. A whole chain is one node of the autograd graph and one call of residual_chain.c: its layers are so small
+that a node and a call for each of them would take as long as the arithmetic. The plain twin is
+`networks.residual.Residual`.
 """
 
 import ctypes
@@ -20,8 +21,8 @@ from dvaepp.kernels.operation import check_floats, check_shape, no_second_deriva
 
 
 @runtime_checkable
-class Excitation(Protocol):
-    """`networks.excitation.Excitation`, as it is seen from here."""
+class ExcitationLayers(Protocol):
+    """What is needed of a `networks.excitation.Excitation`, which this folder must not import."""
 
     squeeze: nn.Linear
     excite: nn.Linear
@@ -30,17 +31,17 @@ class Excitation(Protocol):
 
 
 @runtime_checkable
-class Block(Protocol):
-    """`networks.residual.Residual`, as it is seen from here."""
+class ResidualBlock(Protocol):
+    """What is needed of a `networks.residual.Residual`, which this folder must not import."""
 
     first: Convolution
     second: Convolution
-    excitation: Excitation
+    excitation: ExcitationLayers
     skip: Convolution | None
 
 
 class ResidualKernel:
-    """Goes before `networks.residual.Residual` in a class's bases, whose forward pass stays the plain form."""
+    """The first base of a compiled `Residual`; the second is the plain class, whose forward pass `super()` calls."""
 
     first: Any
     second: Any
@@ -48,16 +49,16 @@ class ResidualKernel:
     skip: Any
 
     def forward(self, x: Tensor) -> Tensor:
-        if not any(policy.takes(kernel, (x, self.first.weight)) for kernel in ("winograd", "wide", "residual_chain")):
+        if not any(policy.takes(kernel, (x, self.first.weight)) for kernel in ("winograd", "residual_chain")):
             return super().forward(x)  # type: ignore[misc]
         first = convolve_after_elu(x, self.first)
         return _after_first(self, first, x if self.skip is None else self.skip(x))
 
 
-def _after_first(block: Block, first: Tensor, skip: Tensor) -> Tensor:
-    """A block's output, (rows, channels, size, size), out of its first convolution and its skip."""
+def _after_first(block: ResidualBlock, first: Tensor, skip: Tensor) -> Tensor:
+    """The output of a block, (rows, channels, size, size), from that of its first convolution and its skip."""
     _, channels, size, width = first.shape
-    if size == width and policy.tiles(size, 4) and channels >= policy.LANES:  # fewer channels would leave lanes empty
+    if size == width and policy.tiles(size, 4) and channels >= policy.LANES:  # fewer would not fill a vector
         layers = _layers([[block]])
         tensors = [p for layer in layers for p in layer.parameters]
         if policy.in_one_call([block.second.weight], tensors):
@@ -67,14 +68,17 @@ def _after_first(block: Block, first: Tensor, skip: Tensor) -> Tensor:
     return skip + block.excitation(convolve_after_elu(first, block.second))
 
 
-def takes(blocks: Sequence[Sequence[Block]], size: int) -> bool:
-    """Whether `chain` does these blocks, blocks[place][group], on maps of this size."""
+def takes(blocks: Sequence[Sequence[ResidualBlock]], size: int) -> bool:
+    """Whether `chain` can compute these blocks, which it takes as blocks[place][group], for maps of this size."""
     kernels = [c.weight for groups in blocks for c in (groups[0].first, groups[0].second)][1:]
     return policy.tiles(size, 2) and policy.in_one_call(kernels, [p for x in _layers(blocks) for p in x.parameters])
 
 
-def chain(blocks: Sequence[Sequence[Block]], first: Tensor, skip: Tensor) -> Tensor:
-    """blocks[place][group], of which the first place takes `first` and `skip`: its first convolution and its skip."""
+def chain(blocks: Sequence[Sequence[ResidualBlock]], first: Tensor, skip: Tensor) -> Tensor:
+    """The output of a chain of blocks, blocks[place][group].
+
+    `first` and `skip` are the outputs of the first convolution and of the skip of the block at place 0.
+    """
     layers = _layers(blocks)
     tensors = [p for layer in layers for p in layer.parameters]
     out: Tensor = _chain(first, skip, tensors, _letters(layers), False)[0]
@@ -82,13 +86,17 @@ def chain(blocks: Sequence[Sequence[Block]], first: Tensor, skip: Tensor) -> Ten
 
 
 class _Layer(NamedTuple):
-    """kind "conv" is x <- conv(ELU(x)); "project" and "keep" make the skip out of x; "excite" joins x and the skip."""
+    """One operation on the activations x of a chain, by its kind.
+
+    "conv" is x <- conv(ELU(x)). "project" and "keep" begin a block: its skip becomes a 1x1 convolution of x, or x
+    itself. "excite" ends a block: x <- skip + excitation(x).
+    """
 
     kind: str
     parameters: list[Tensor]
 
 
-def _layers(blocks: Sequence[Sequence[Block]]) -> list[_Layer]:
+def _layers(blocks: Sequence[Sequence[ResidualBlock]]) -> list[_Layer]:
     found = []
     for place, groups in enumerate(blocks):
         if place > 0:
@@ -104,13 +112,13 @@ def _parameters(convs: Sequence[Convolution]) -> list[Tensor]:
     return [*(conv.weight for conv in convs), *(conv.bias for conv in convs)]
 
 
-def _excitations(parts: Sequence[Excitation]) -> list[Tensor]:
+def _excitations(parts: Sequence[ExcitationLayers]) -> list[Tensor]:
     """W₁ of every group, then b₁, W₂ and b₂ of every group."""
     layers = [[part.squeeze for part in parts], [part.excite for part in parts]]
     return [tensor for row in layers for kind in ("weight", "bias") for tensor in (getattr(x, kind) for x in row)]
 
 
-KINDS = ("conv", "project", "keep", "excite")  # in the order of residual_chain.c; an operation has their first letters
+KINDS = ("conv", "project", "keep", "excite")  # in the order of residual_chain.c; torch.ops gets their first letters
 PARAMETERS = {"conv": 2, "project": 2, "keep": 0, "excite": 4}
 
 
@@ -119,7 +127,7 @@ def _letters(layers: Sequence[_Layer]) -> str:
 
 
 class _Kind(NamedTuple):
-    """A layer of a certain size; `squeezed` channels inside an excitation."""
+    """The kind and the numbers of channels of a layer; `squeezed` is the number inside an excitation."""
 
     kind: str
     inputs: int
@@ -128,7 +136,7 @@ class _Kind(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """`by_rows`: activations are (rows, pixels, channels) of one group, not (pixels, groups, rows, channels)."""
+    """The sizes of a chain; with `by_rows` it has one group, whose activations are (rows, pixels, channels)."""
 
     pixels: int
     groups: int
@@ -138,7 +146,10 @@ class Shape(NamedTuple):
 
 
 def _planned(activations: Tensor, parameters: Sequence[Tensor], letters: str, by_rows: bool) -> "_Plan":
-    """The plan of a chain, from activations at either end of it and its parameters, which must fit each other."""
+    """The plan of a chain, from the activations at its beginning or its end and from its parameters.
+
+    Activations and parameters that do not fit each other are refused here, before C reads any memory.
+    """
     check_floats("residual_chain", activations, *parameters)
     sizes = [int(n) for n in activations.shape]
     pixels, groups, rows = (sizes[1], 1, sizes[0]) if by_rows else sizes[:3]
@@ -180,7 +191,7 @@ def _parameter_shapes(kind: _Kind) -> list[tuple[int, ...]]:
 def _run(
     first: Tensor, skip: Tensor, parameters: list[Tensor], letters: str, by_rows: bool
 ) -> tuple[Tensor, list[Tensor]]:
-    """The output of the chain, and in several pieces what the backward pass needs."""
+    """The output of the chain, and the pieces of memory that hold what the backward pass needs."""
     plan = _planned(first, parameters, letters, by_rows)
     out, kept = _results(plan, first, skip)
     rooms = [first.new_empty(floats) for floats in plan.rooms]
@@ -204,7 +215,10 @@ def _results(plan: "_Plan", first: Tensor, skip: Tensor) -> tuple[Tensor, list[T
 def _run_backward(
     dout: Tensor, kept: list[Tensor], parameters: list[Tensor], letters: str, by_rows: bool
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Gradients of `first`, of `skip`, unless the chain has one block only, and of the parameters."""
+    """The gradients of `first`, of `skip` and of the parameters.
+
+    In a chain of one block the gradient of `skip` is that of the output, and an empty tensor is returned for it.
+    """
     plan = _planned(dout, parameters, letters, by_rows)
     dfirst, dskip, slopes = _results_backward(plan, dout, kept, parameters)
     rooms = [dout.new_empty(floats) for floats in plan.rooms_backward]
@@ -276,7 +290,7 @@ class _CChain(ctypes.Structure):
 
 
 class _Plan(NamedTuple):
-    """Where the layers of a chain find their arrays, and how many floats these are."""
+    """Where each layer of a chain reads and writes, and how many floats the arrays for this have."""
 
     layers: ctypes.Array[_CLayer]
     shape: Shape
@@ -289,9 +303,9 @@ class _Plan(NamedTuple):
 
 
 class _Kept:
-    """Memory for what the backward pass needs, in pieces that an allocator keeps for the next step.
+    """Memory for what the backward pass needs, in pieces small enough for the allocator to keep them.
 
-    Larger ones would be given back to the system, and mapped again page by page in every step.
+    The allocator gives larger pieces back to the system, and every step would wait for fresh pages.
     """
 
     def __init__(self) -> None:
@@ -305,10 +319,10 @@ class _Kept:
 
 
 class _Rooms:
-    """Arrays through which activations pass from layer to layer, one for each use and each number of channels.
+    """Arrays for activations on their way from layer to layer, one for each use and each number of channels.
 
-    An array is never shared between widths: with another number of channels a thread's rows would lie elsewhere, where
-    another thread may not have read its own yet.
+    Layers with different numbers of channels never share an array. The rows of a thread would lie at other places for
+    each of them, and a thread could overwrite rows that another one has not read yet.
     """
 
     def __init__(self, area: int) -> None:
@@ -316,23 +330,24 @@ class _Rooms:
         self.found: dict[tuple[int, int], int] = {}
 
     def place(self, use: int, width: int) -> int:
-        """The place of an array, as residual_chain.c counts places: the first three belong to the caller."""
+        """The place of an array as residual_chain.c counts places; -1 to -3 are arrays of the caller."""
         return -4 - self.found.setdefault((use, width), len(self.found))
 
     def sizes(self) -> list[int]:
         return [self.area * width for _, width in self.found]
 
 
-PIECE = 1 << 21  # floats: 8 MB, a fraction of what allocators keep
+PIECE = 1 << 21  # floats in a piece, 8 MB: allocators keep several times that
 PIECE_BITS = 40  # as in residual_chain.c
-FIRST, SKIP, OUT = DOUT, DFIRST, DSKIP = -1, -2, -3  # the caller's arrays, forward and backward
+FIRST, SKIP, OUT = DOUT, DFIRST, DSKIP = -1, -2, -3  # places of the caller's arrays, forward and backward
 
 
 @cache
 def _plan(shape: Shape) -> _Plan:
-    """Find arrays for all layers.
+    """Choose the arrays of all layers.
 
-    What the backward pass needs goes to `kept`; all else passes through a few arrays, which stay in a core's cache.
+    What the backward pass needs is written to `kept`. Everything else goes through a few arrays that are used again and
+    again, so that they stay in a core's cache.
     """
     pixels, groups, rows, by_rows, kinds = shape
     area, parameters = pixels * groups * rows, 0
@@ -368,10 +383,10 @@ def _plan(shape: Shape) -> _Plan:
 
 
 def _plan_backward(layers: ctypes.Array[_CLayer], kinds: Sequence[_Kind], area: int) -> _Rooms:
-    """Find arrays for the gradients.
+    """Choose the arrays of the gradients.
 
-    The gradient of a block's output is also that of its skip. It waits in its array until the gradient of the
-    convolutions has passed through the block, for which two more arrays are needed.
+    The gradient of a block's output is also the gradient of its skip, so it must stay in its array until the gradient
+    of the convolutions has passed through the block. That takes two more arrays.
     """
     here = skip = DOUT
     second = [i for i, kind in enumerate(kinds) if kind.kind == "conv"][1:2]  # the first layer of the second block
@@ -379,7 +394,7 @@ def _plan_backward(layers: ctypes.Array[_CLayer], kinds: Sequence[_Kind], area: 
     for i in reversed(range(len(kinds))):
         layer, kind = layers[i], kinds[i]
         if kind.kind in ("project", "keep"):
-            layer.dy, layer.dx = skip, here  # is added
+            layer.dy, layer.dx = skip, here  # the gradient of the skip is added to what is in dx
             continue
         layer.dy = here
         if kind.kind == "excite":

@@ -1,17 +1,18 @@
-"""Convolutions over maps of a few pixels as matrix products.
+"""Convolutions of maps of a few pixels as matrix products.
 
-On a map of P input and Q output pixels a convolution is the matrix A[(p, i), (q, o)] = w[o, i, tap(p, q)], zero where
-no tap joins p and q. For 1x1 and 2x2 maps it even has fewer entries than a padded convolution multiplies; for few
-channels its product is far faster than a convolution routine.
+A convolution from P input pixels to Q output pixels is the matrix A[(p, i), (q, o)] = w[o, i, tap(p, q)], which is zero
+where no tap of the kernel joins p and q. For maps of 1x1 and 2x2 pixels it has fewer entries than a padded convolution
+multiplies. With few channels the matrix product is also much faster than a convolution routine on larger maps.
 """
 
 from functools import cache
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d, conv_transpose2d, linear, pad, unfold
+from torch.nn.functional import conv2d, conv_transpose2d, pad, unfold
 
 from dvaepp.kernels.policy import as_matrix
+from dvaepp.kernels.products import linear
 
 
 def pays(size: int, resize: str, inputs: int, outputs: int) -> bool:
@@ -24,7 +25,7 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, resize: str = ""
     matrix = _matrix(weight, x.shape[-1], resize)
     rows, out = x.shape[0], _resized(x.shape[-1], resize)
     flat = x.permute(0, 2, 3, 1).reshape(rows, -1)
-    y = flat @ matrix if bias is None else torch.addmm(bias.repeat(out * out), flat, matrix)
+    y = linear(flat, matrix.t(), None if bias is None else bias.repeat(out * out))
     return y.view(rows, out, out, -1).permute(0, 3, 1, 2)
 
 
@@ -38,7 +39,7 @@ def of_one_channel(x: Tensor, weight: Tensor, bias: Tensor | None, resize: str =
 
 def pointwise(x: Tensor, weight: Tensor, bias: Tensor | None, resize: str = "") -> Tensor:
     """A 1x1 convolution: a linear map of every pixel, of every second one, or onto every second one."""
-    kernel = weight.flatten(1)  # a view; an index would bring back zeros and a copy
+    kernel = weight.flatten(1)  # a view, whose gradient is one too; that of weight[:, :, 0, 0] would be a copy in zeros
     pixels = x[:, :, ::2, ::2] if resize == "d" else x
     if resize != "u":
         return linear(pixels.permute(0, 2, 3, 1), kernel, bias).permute(0, 3, 1, 2)
@@ -50,9 +51,9 @@ def pointwise(x: Tensor, weight: Tensor, bias: Tensor | None, resize: str = "") 
 
 
 def _matrix(weight: Tensor, size: int, resize: str) -> Tensor:
-    """A, (P inputs, Q outputs)."""
+    """The matrix A, (P · inputs, Q · outputs)."""
     if resize == "u":
-        weight = weight.transpose(0, 1)  # transposed convolutions keep (inputs, outputs)
+        weight = weight.transpose(0, 1)  # the kernel of a transposed convolution is stored as (inputs, outputs)
     outputs, inputs = weight.shape[:2]
     taps, used = _taps(size, resize)  # (P, Q, taps)
     taps = taps.to(weight)
@@ -63,9 +64,9 @@ def _matrix(weight: Tensor, size: int, resize: str) -> Tensor:
 
 @cache
 def _taps(size: int, resize: str) -> tuple[Tensor, slice]:
-    """taps[p, q, t] = 1 where tap t joins input pixel p to output pixel q; of the taps in the rows and columns used.
+    """taps[p, q, t] = 1 where tap t joins input pixel p to output pixel q, and the rows and columns of taps that do so.
 
-    Others join no pixels: on a map of one pixel only the kernel's middle does.
+    On a map of one pixel only the middle of the kernel joins anything; taps that join no pixels are left out.
     """
     pixels = torch.eye(size * size, dtype=torch.float32, device="cpu").reshape(size * size, 1, size, size)
     kernels = torch.eye(9, dtype=torch.float32, device="cpu").reshape(9, 1, 3, 3)
@@ -74,7 +75,7 @@ def _taps(size: int, resize: str) -> tuple[Tensor, slice]:
     else:
         found = conv2d(pixels, kernels, stride=2 if resize == "d" else 1, padding=1)
     taps = found.flatten(2).transpose(1, 2).unflatten(2, (3, 3))
-    rows = taps.sum((0, 1, 3)).nonzero()  # and columns, by symmetry
+    rows = taps.sum((0, 1, 3)).nonzero()  # the columns are the same, by symmetry
     used = slice(int(rows.min()), int(rows.max()) + 1)
     return taps[:, :, used, used].flatten(2), used
 

@@ -23,9 +23,9 @@
 #define WINDOW 6
 #define POINTS 36
 #define STRIP (2 * LANES)   /* columns of a product at once */
-#define COLUMNS (2 * STRIP) /* of M at once */
-#define BLOCK_BYTES (1 << 20) /* of V or dV: about a core's own cache */
-#define FEWEST 48             /* rows that use a strip of U while it is near */
+#define COLUMNS (2 * STRIP)   /* columns of M that are computed at once */
+#define BLOCK_BYTES (1 << 20) /* size of V or dV for a block of rows: about that of a core's own cache */
+#define FEWEST 48             /* rows in a block, at least, so that a strip of U is used often once it is in the cache */
 #define HUGE_PAGE (2 << 20)
 
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));

@@ -2,10 +2,9 @@
 
     y = A [(G w Gᵀ) ⊙ (B x Bᵀ)] Aᵀ,   F(4x4, 3x3): 36 products per pair of channels instead of 144
 
-Larger maps are cut into tiles of 4x4. The interpolation points 0, ±1, ±2, ∞ cost a digit in float32: 1.3e-5 against
-1.1e-6 of a direct convolution, for outputs of unit size. winograd.c has two forms: `after_elu` here does all of it in a
-core's cache, for small products; wide.py leaves large ones to the library. The plain twin of both is
-`conv2d(elu(x), weight, bias, padding=1)`.
+Larger maps are cut into tiles of 4x4 pixels. The interpolation points 0, ±1, ±2, ∞ cost about one digit in float32:
+for outputs of unit size the error is 1.3e-5, and that of a direct convolution 1.1e-6. winograd.c computes everything in
+a core's cache, which suits small products. The plain twin is `conv2d(elu(x), weight, bias, padding=1)`.
 """
 
 import ctypes
@@ -24,13 +23,13 @@ POINTS = 36
 
 
 def after_elu(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] = ()) -> Tensor:
-    """Convolutions of ELU(x), (pixels, groups, rows, inputs), with a kernel (outputs, inputs, 3, 3) for each group."""
+    """The convolutions of ELU(x), x (pixels, groups, rows, inputs), by a kernel (outputs, inputs, 3, 3) per group."""
     y: Tensor = _convolve(x, list(weights), list(biases))[0]
     return y
 
 
 def _run(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """The convolutions, and ELU(x) for the backward pass; both lie in memory as x does."""
+    """The convolutions, and ELU(x) for the backward pass; both have the memory layout of x."""
     y, active = _fake(x, weights, biases)
     arrays: dict[str, Array] = {"y": y, "e": active, "bias": [b.contiguous() for b in biases]}
     _call("dvaepp_convolve", dense_channels(x), active, y, _alike(weights), **arrays)
@@ -49,10 +48,10 @@ def _fake(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> tuple[Tenso
 def _run_backward(
     dy: Tensor, active: Tensor, weights: list[Tensor], for_x: bool, biased: bool
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    """Gradients of x, which is empty where nobody asks for it, of the kernels and of the biases."""
+    """The gradients of x, of the kernels and of the biases; the first is empty unless `for_x` asks for it."""
     dx, dw, dbias = _fake_backward(dy, active, weights, for_x, biased)
     if len(active) > TILE**2:
-        dx.zero_()  # the windows of several tiles overlap, and what they give is added up
+        dx.zero_()  # the windows of neighbouring tiles overlap, so that their gradients are added to dx
     dy = dense_channels(dy)
     arrays: dict[str, Array] = {"e": active, "dx": dx if for_x else None, "dy": dy, "dw": dw, "dbias": dbias}
     _call("dvaepp_convolve_backward", active, active, dy, _alike(weights), **arrays)
@@ -70,7 +69,7 @@ def _fake_backward(
 
 
 def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """For operations of (x, weights, biases) with one result; the other outputs are there for the backward pass."""
+    """Save for the backward pass what operations of (x, weights, biases) return beside their result."""
     _, weights, biases = inputs
     ctx.save_for_backward(*output[1:], *weights)
     ctx.mark_non_differentiable(*output[1:])
@@ -101,7 +100,7 @@ _convolve_backward = operation(
 
 
 def check(name: str, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> None:
-    """What all operations on activations (pixels, groups, rows, channels) demand."""
+    """Refuse what no operation on activations (pixels, groups, rows, channels) takes."""
     check_floats(name, x, *weights, *biases)
     side = round(int(x.shape[0]) ** 0.5)
     if x.dim() != 4 or side % TILE or side**2 != x.shape[0]:
@@ -114,7 +113,7 @@ def check(name: str, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tens
 
 
 def like(x: Tensor, channels: Size) -> Tensor:
-    """Memory for as many pixels, groups and rows as x has, in the same order, so that maps stay channels-last."""
+    """Memory for the pixels, groups and rows of x, in the same order, so that maps stay channels-last."""
     pixels, groups, rows, _ = x.shape
     if groups == 1 and x.stride(2) > x.stride(0):
         return x.new_empty(rows, pixels, channels).transpose(0, 1)[:, None]
@@ -122,23 +121,23 @@ def like(x: Tensor, channels: Size) -> Tensor:
 
 
 def dense_channels(x: Tensor) -> Tensor:
-    """x, or a copy in which the channels of a pixel lie together."""
+    """x, or a copy of it if the channels of a pixel are not contiguous."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def dense_kernel(weight: Tensor) -> Tensor:
-    """The kernel, or a copy, as winograd.c reads it: all taps of an output lie together."""
+    """The kernel, or a copy of it if the taps of an output are not contiguous, as winograd.c needs them."""
     return weight if weight.stride()[1:] == (9, 3, 1) else weight.contiguous()
 
 
 def _alike(weights: Sequence[Tensor]) -> list[Tensor]:
-    """The kernels, or copies of them, with the same strides, where all taps of an output lie together."""
+    """The kernels, or contiguous copies if they differ in their strides, of which winograd.c takes one for all."""
     if all(w.stride() == (weights[0].stride(0), 9, 3, 1) for w in weights):
         return list(weights)
     return [w.contiguous() for w in weights]
 
 
-class Job(ctypes.Structure):
+class WinogradJob(ctypes.Structure):
     """`job` of winograd.c."""
 
     _fields_ = [(name, ctypes.c_void_p) for name in ("x", "e", "dx", "dy", "y", "w", "bias", "dw", "dbias")] + [
@@ -148,8 +147,8 @@ class Job(ctypes.Structure):
     ]
 
 
-def describe(job: Job, x: Tensor, like_e: Tensor, like_y: Tensor) -> None:
-    """Fill in the sizes and strides of x, of ELU(x) and its gradient, and of the result and its gradient."""
+def describe(job: WinogradJob, x: Tensor, like_e: Tensor, like_y: Tensor) -> None:
+    """Fill in the sizes, and the strides of x, of ELU(x) and of the result; gradients have the same strides."""
     pixels, job.groups, job.rows, job.inputs = x.shape
     job.outputs = like_y.shape[-1]
     job.side = round(pixels**0.5) // TILE
@@ -159,7 +158,7 @@ def describe(job: Job, x: Tensor, like_e: Tensor, like_y: Tensor) -> None:
 
 
 def _call(function: str, x: Tensor, like_e: Tensor, like_y: Tensor, weights: Sequence[Tensor], **arrays: Array) -> None:
-    job = Job()
+    job = WinogradJob()
     describe(job, x, like_e, like_y)
     job.w_output = weights[0].stride(0)
     call(getattr(policy.functions("winograd"), function), job, x=x, w=weights, **arrays)

@@ -1,4 +1,4 @@
-"""Wiring of networks, smoothings and priors into models."""
+"""Models: networks, smoothings and priors put together, behind one protocol (`models/base.py`)."""
 
 from dvaepp.models.base import Model, Terms
 from dvaepp.models.binary_vae import BinaryVAE

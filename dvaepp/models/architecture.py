@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 
 class Architecture(NamedTuple):
-    """Blocks of the paper's Table 4, each a number of filters with d or u where it halves or doubles the map.
+    """The networks of DVAE++, each a list of residual blocks as `networks.residual.parse` reads them, such as "32d".
 
-    `posterior` and `prior` leave out their last block, whose width follows from the local units.
+    `posterior` and `prior` are those of a local group without their last block, whose width follows from its units.
     """
 
     down1: Sequence[str]

@@ -1,7 +1,7 @@
-"""What a model owes training, evaluation, sampling and reporting: a class that keeps to this trains like the paper's.
+"""The protocol of a model: what training, evaluation, sampling and reporting ask of any of them.
 
 A model has global units z in groups, whose posterior is q(z, ζ|x) = Π_a q(z_a|x, ζ_<a) r(ζ_a|z_a), a prior, and a
-decoder; it may have further latents that are nobody else's business. It states
+decoder. It may have further latents, which only the model itself knows of. A model states
 
     terms         log p(x|ζ) and the KL of each group for a batch: what training maximises
     log_weights   log p(x, z) - log q(z|x) of importance samples: what evaluation averages
@@ -36,7 +36,13 @@ LogWeights = Callable[[int], Tensor]
 
 
 class Terms(NamedTuple):
-    """log p(x|ζ, h) (batch,); KL (groups, batch), a Boltzmann prior's in one; logits of the binary global groups."""
+    """The parts of a bound: log p(x|ζ, h) (batch,), KL (groups, batch), and the logits of the binary global groups.
+
+    A Boltzmann prior has one row of KL for all its units. Choose it as the result of `terms` in a model of your own.
+
+    >>> Terms(torch.zeros(2), torch.zeros(1, 2), [torch.zeros(2, 8)]).kl.shape
+    torch.Size([1, 2])
+    """
 
     log_likelihood: Tensor
     kl: Tensor
@@ -44,7 +50,14 @@ class Terms(NamedTuple):
 
 
 class Model(nn.Module, ABC):
-    """A generative model with a code. Images are (batch, channels, height, width)."""
+    """A generative model with a code, for images (batch, channels, height, width).
+
+    Choose it as the base of a model that is no `BinaryVAE`: what keeps to this protocol can be trained, evaluated,
+    loaded and reported. CONTRIBUTING.md shows a subclass.
+
+    >>> sorted(Model.__abstractmethods__)
+    ['decode', 'encode', 'log_weights', 'terms']
+    """
 
     image_shape: tuple[int, ...]
     group_sizes: list[int]
@@ -53,17 +66,17 @@ class Model(nn.Module, ABC):
     binary_code: bool = True
     """Whether the code is made of bits, as `encode` and `decode` of a trained model promise."""
     images_per_code: int = 1
-    """Images that a picture of samples shows of each code: more than one where latents below the code vary."""
+    """How many images a picture of samples shows of each code; more than one where other latents vary below it."""
     rows_at_once: ClassVar[int] = 400
-    """Samples x images that evaluation works on at a time."""
+    """How many samples times images evaluation holds in memory at a time."""
     samples_in_chunk: ClassVar[int] = 1
-    """Evaluation asks for samples in multiples of this."""
+    """Evaluation asks for samples in multiples of this number."""
     former_names: ClassVar[Mapping[str, str]] = {}
-    """Beginnings of the names of saved tensors that have changed: name now -> name in older checkpoints."""
+    """How names of saved tensors begin now -> how they began in older checkpoints, for those that have changed."""
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
-        """The shape of one x as the networks take it; pictures show `image_shape`, of as many numbers."""
+        """The shape of one x as the networks take it; a picture shows the same numbers in `image_shape`."""
         return self.image_shape
 
     @property
@@ -111,8 +124,8 @@ class Model(nn.Module, ABC):
     ) -> Terms:
         """One sample of each term of the bound for images x; `log_z` as for `boltzmann_kl`.
 
-        `weights`: the terms make importance weights, so that each KL is log q - log p at the sample, and its gradient
-        keeps the score.
+        With `weights` the terms are to be parts of importance weights. Then each KL is log q - log p at the sample, not
+        an expectation, and its gradient has both parts, that through the sample and that of the density.
         """
 
     @abstractmethod
@@ -121,7 +134,7 @@ class Model(nn.Module, ABC):
     ) -> LogWeights:
         """A source of log w = log p(x|ζ) p(z) / q(z|x), z ~ q; `smoothing` None is the binary limit ζ = z.
 
-        What depends on x alone is computed here, once for all samples.
+        What depends on x alone is computed in this call, so that the function returned need not do it for each sample.
         """
 
     @abstractmethod
@@ -131,7 +144,7 @@ class Model(nn.Module, ABC):
     def code_means(self, x: Tensor) -> Tensor:
         """q(z_i = 1|x, the most likely earlier groups) of every binary unit, (batch, units): how certain a code is.
 
-        By default a code is taken to be certain.
+        A model that does not override this takes its code to be certain.
         """
         return self.encode(x)
 
@@ -157,7 +170,7 @@ class Model(nn.Module, ABC):
         return self.boltzmann.sample(n, generator)
 
     def draw_latents(self, x: Tensor, generator: torch.Generator | None) -> Latents:
-        """ℓ ~ q(ℓ|x) in the binary limit: this and the next four methods are what `inpainting` asks for."""
+        """ℓ ~ q(ℓ|x) in the binary limit. Only `inpainting` asks for this method and the next four."""
         raise UsageError(f"{type(self).__name__} cannot complete images: it does not say how its latents are drawn")
 
     def latent_log_weight(self, x: Tensor, latents: Latents) -> Tensor:
@@ -167,15 +180,15 @@ class Model(nn.Module, ABC):
     def redraw(self, x: Tensor, seen: Tensor, latents: Latents, generator: torch.Generator | None) -> Tensor:
         """x with its hidden pixels drawn; a decoder whose pixels depend on each other takes the seen ones as given."""
         drawn = self.decode(torch.cat(latents, -1), generator, mean=False)
-        return torch.where(seen, x, drawn)
+        return torch.where(seen, x, drawn.reshape(x.shape))
 
     def log_seen(self, x: Tensor, seen: Tensor, latents: Latents) -> Tensor:
-        """log of what the seen pixels add to the chance of the hidden ones; 0 where pixels are independent given ℓ."""
+        """log s(x) of `models/inpainting.py`, (rows,); 0 where pixels are independent given ℓ."""
         return x.new_zeros(len(x))
 
     def expected_pixels(self, x: Tensor, latents: Latents) -> Tensor:
         """The mean of each pixel given ℓ."""
-        return self.decode(torch.cat(latents, -1))
+        return self.decode(torch.cat(latents, -1)).reshape(x.shape)
 
     def kl_names(self) -> list[str]:
         """Names of the rows of `Terms.kl`: a Boltzmann prior has one for all its units."""
@@ -190,7 +203,7 @@ class Model(nn.Module, ABC):
         raise UsageError(f"gradient estimators train feed-forward models; {type(self).__name__} needs a smoothing")
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Also of checkpoints from before tensors were renamed."""
+        """Load weights, also under the names that they have in older checkpoints."""
         names = {self.former_name(name): name for name in self.state_dict()}
         return super().load_state_dict({names.get(k, k): v for k, v in state_dict.items()}, *args, **kwargs)
 

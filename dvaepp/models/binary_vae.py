@@ -39,6 +39,11 @@ class Groups(NamedTuple):
     zeta: list[Tensor]
 
 
+def repeated(x: Tensor, copies: int) -> Tensor:
+    """`copies` of the rows of x, one after another."""
+    return x if copies == 1 else x.repeat(copies, *(1 for _ in x.shape[1:]))
+
+
 class BinaryVAE(Model):
     """Groups of binary units around networks of one's own.
 
@@ -90,7 +95,7 @@ class BinaryVAE(Model):
 
     @property
     def reads(self) -> Literal["bernoulli", "logistic_mixture", "gaussian"]:
-        # a mixture reads alike for every number of channels
+        # Before the shape of the data is known any number of channels will do: it does not change how data is read.
         return own(self.likelihood_spec, self.sample_shape or (1,)).reads
 
     def prepare(self, sample_shape: Sequence[int], image_shape: Sequence[int]) -> None:
@@ -105,7 +110,7 @@ class BinaryVAE(Model):
         return self.prior if isinstance(self.prior, BoltzmannPrior) else None
 
     def context(self, x: Tensor) -> Tensor:
-        """What the encoders read of images."""
+        """What the encoders read in place of x; a subclass may centre or flatten it."""
         return x
 
     def likelihood_parameters(self, zeta: Sequence[Tensor]) -> Tensor:
@@ -113,15 +118,25 @@ class BinaryVAE(Model):
         parameters: Tensor = self.decoder(torch.cat(list(zeta), -1))
         return parameters
 
-    def posterior(self, x: Tensor, rho: Sequence[Tensor], smoothing: Smoothings) -> Groups:
-        """Sample the groups in turn; rho per group (batch, units); a smoothing, or one each."""
-        context = self.context(x)
+    def posterior(self, x: Tensor, rho: Sequence[Tensor], smoothing: Smoothings, copies: int = 1) -> Groups:
+        """Sample the groups in turn; rho per group (rows, units); a smoothing, or one each.
+
+        With K importance samples the rows of x are K `copies` of the batch, one after another. Every copy of an image
+        has the same logits of the first group, which are therefore computed once.
+        """
+        context = self.context(x[: len(x) // copies])
         logits: list[Tensor] = []
         zeta: list[Tensor] = []
         for encoder, noise, each in zip(self.encoders, rho, for_groups(smoothing, len(rho)), strict=True):
-            logits.append(widened(encoder(context, *zeta)))
+            found = self.group_logits(encoder, context, zeta, copies) if zeta else repeated(encoder(context), copies)
+            logits.append(widened(found))
             zeta.append(each.draw(logits[-1], noise))
         return Groups(logits, zeta)
+
+    def group_logits(self, encoder: Network, context: Tensor, before: Sequence[Tensor], copies: int) -> Tensor:
+        """Logits of q(z_a|x, ζ_<a), given the context of the batch, and ζ_<a of each of its copies."""
+        logits: Tensor = encoder(repeated(context, copies), *before)
+        return logits
 
     def log_likelihood(self, x: Tensor, zeta: Sequence[Tensor]) -> Tensor:
         """log p(x|ζ), (batch,)."""
@@ -138,7 +153,7 @@ class BinaryVAE(Model):
         weights: bool = False,
     ) -> Terms:
         rho = [noise.uniform(len(x), size) for size in self.group_sizes]
-        logits, zeta = self.posterior(x, rho, smoothing)
+        logits, zeta = self.posterior(x, rho, smoothing, noise.copies)
         kl = prior_kl(objective, self.prior, logits, zeta, smoothing, log_z, path_only=not weights)
         return Terms(self.log_likelihood(x, zeta), kl, logits)
 
@@ -150,7 +165,7 @@ class BinaryVAE(Model):
         first_logits = widened(self.encoders[0](self.context(x)))
 
         def draw(k: int) -> Tensor:
-            images = x.repeat(k, *(1 for _ in x.shape[1:]))
+            images = repeated(x, k)
             context = self.context(images)
             z: list[Tensor] = []
             zeta: list[Tensor] = []

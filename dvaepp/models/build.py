@@ -1,8 +1,8 @@
-"""A model from the section of a recipe, with the compiled forms of its modules where this machine has a compiler.
+"""Build the model that a recipe states, with compiled forms of its modules if this machine has a compiler.
 
-A compiled form is the plain module with a faster forward pass: the same class with a kernel before it in its bases, so
-that state dict and everything else are the same, and the plain forward pass takes over on other devices and types. No
-other file says which modules have one.
+A compiled form is a subclass of the plain module and of a kernel, which overrides the forward pass. State dict and
+everything else stay the same, and on other devices and types the kernel calls the plain forward pass. This is the only
+file that says which modules have a compiled form.
 """
 
 from typing import Protocol, TypeVar, runtime_checkable

@@ -2,8 +2,9 @@
 
     p(x|ζ, h) = p(x₀|ζ, h) Π_i p(x_i|ζ, h, x_<i)
 
-Scale i holds every s_i-th pixel of the padded image in both directions. Pixels that a coarser scale has given are not
-generated again, so the scales partition the image; padding is fed as 0 and never scored.
+Scale i holds every s_i-th pixel of the padded image in both directions. A pixel that a coarser scale has generated is
+not generated again, so each pixel belongs to exactly one scale. The padding is 0 wherever a network reads it, and has
+no likelihood.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from dvaepp.networks.residual import factor, parse, residual
 class Canvas(nn.Module):
     """A square of `size` pixels with the image in its middle, and the scales it is generated at.
 
-    It is a module so that its masks lie where the model does; checkpoints leave them out.
+    It is a module, so that its masks move to the model's device with it; they are not saved in checkpoints.
     """
 
     def __init__(self, height: int, width: int, size: int, num_scales: int) -> None:
@@ -49,7 +50,7 @@ class Canvas(nn.Module):
         return x[..., ::step, ::step]
 
     def new(self, index: int) -> Tensor:
-        """Which pixels of scale number `index` are scored there: not padding, not given by a coarser scale."""
+        """Which pixels of scale number `index` are generated there: neither padding nor pixels of a coarser scale."""
         return self.get_buffer(f"new{index}")
 
     def owner(self) -> Tensor:
@@ -91,7 +92,7 @@ class Decoder(nn.Module):
                 size = round(size * factor(upsamples[index - 1]))
             last = scale == canvas.size
             if conditional or last:
-                # the coarsest scale may lie below the map it is read from: a stride-2 convolution
+                # The map of the coarsest scale may be twice as large as the scale; a stride of 2 halves it.
                 resize = "d" if size == 2 * scale else ""
                 self.heads.append(Conv(width, likelihood.outputs, 3, resize, generator))
             if conditional and not last:
@@ -100,7 +101,7 @@ class Decoder(nn.Module):
                 width += input_filters
 
     def forward(self, features: Tensor, x: Tensor, scored: Tensor | None = None) -> Tensor:
-        """log p(x|ζ, h) of padded images, (rows,); of the pixels `scored` (rows, height, width) alone, if given."""
+        """log p(x|ζ, h) of padded images, (rows,); `scored` (rows, height, width) may restrict it to some pixels."""
         features = self.context(features)
         if not self.conditional:
             parameters = self.canvas.crop(self._last(features))
@@ -135,11 +136,11 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """Images (rows, channels, height, width): a sample of p(x|ζ, h), or with `mean` one to look at.
 
-        A mean image shows means where no pixel depends on another: everywhere with an unconditional decoder, and at the
-        finest scale of a conditional one. Its coarser scales show the pixels that were drawn there, because the finer
-        ones have seen those: a mean in their place would belong to another image.
+        With `mean`, an unconditional decoder shows the mean of every pixel. A conditional one does so at its finest
+        scale only. Its coarser scales show the pixels that were drawn, because the finer scales depend on them: means
+        in their place would belong to another image.
 
-        `known` are padded images and where their pixels are seen: these are put in place of what would be drawn.
+        `known` holds padded images and a mask of their seen pixels, which are kept instead of being drawn.
         """
         features = self.context(features)
         if not self.conditional:

@@ -1,35 +1,25 @@
-"""A model of dense networks as gradient estimators see it: log p(x, z) and the posterior's logits for one batch."""
+"""What a gradient estimator needs of a model with dense networks: log p(x, z) and the posterior's logits."""
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import softplus
 
+from dvaepp.models.binary_vae import BinaryVAE
 from dvaepp.numerics import widened
 from dvaepp.priors.base import BoltzmannPrior
 from dvaepp.priors.directed import Directed
-from dvaepp.priors.family import DirectedPrior, Prior
-
-
-@runtime_checkable
-class Estimable(Protocol):
-    """What is asked of the model."""
-
-    group_sizes: list[int]
-    encoders: nn.ModuleList
-    prior: Prior
-
-    def context(self, x: Tensor) -> Tensor: ...
-
-    def likelihood_parameters(self, zeta: Sequence[Tensor]) -> Tensor: ...
+from dvaepp.priors.family import DirectedPrior
 
 
 class DenseTarget:
-    """x (batch, pixels). Everything is differentiable twice, which REBAR and RELAX need."""
+    """A model and its images x (batch, pixels) as the target of an estimator (`dvaepp.estimators.RelaxedTarget`).
 
-    def __init__(self, model: Estimable, x: Tensor) -> None:
+    All of it can be differentiated twice, as REBAR and RELAX do.
+    """
+
+    def __init__(self, model: BinaryVAE, x: Tensor) -> None:
         self.model, self.x = model, x
         self.num_layers = len(model.group_sizes)
         self.context = model.context(x)
@@ -43,7 +33,8 @@ class DenseTarget:
     def log_joint(self, z: Sequence[Tensor]) -> Tensor:
         log_p = self.log_likelihood(z)
         if isinstance(self.model.prior, BoltzmannPrior):
-            return log_p - self.model.prior.energy(torch.cat(list(z), -1))  # log Z: see `log_z_surrogate`
+            # log Z does not depend on z; its gradient comes from `log_z_surrogate`.
+            return log_p - self.model.prior.energy(torch.cat(list(z), -1))
         for value, logits in zip(z, self.prior_logits(z), strict=True):
             log_p = log_p + _log_bernoulli(value, logits)
         return log_p
@@ -60,6 +51,6 @@ class DenseTarget:
 
 
 def _log_bernoulli(value: Tensor, logits: Tensor) -> Tensor:
-    """Linear in the value, which may be relaxed."""
+    """log p of a value, (...); the formula is linear in the value, so it also takes relaxed ones between 0 and 1."""
     logits = widened(logits)
     return (value * logits - softplus(logits)).sum(-1)

@@ -1,17 +1,18 @@
-"""Log weights of importance samples for dense networks, which are most of the cost of evaluating them.
+"""Log weights of importance samples for dense networks, in a form faster than that of `BinaryVAE`.
 
-What depends on x alone, its share of the encoders' first layers and the first group's logits, is computed once per
-image; batch norm is folded into the maps, and samples and images share the rows of every matrix. The numbers are those
-of `BinaryVAE.log_weights` but for the noise, which here does not depend on how many samples are drawn at a time.
+Evaluating a feed-forward model spends most of its time here. What depends on x alone is computed once per image: its
+part of the first layer of each encoder, and the logits of the first group. Batch norm is folded into the layers, and
+all samples of all images are the rows of one matrix. Given the same noise the numbers are those of
+`BinaryVAE.log_weights`; here the noise does not depend on how many samples are drawn at a time.
 """
 
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from dvaepp.kernels import bernoulli
+from dvaepp.kernels.products import linear
 from dvaepp.models.base import Smoothings
 from dvaepp.models.latents import smoothed
 from dvaepp.networks.dense import Affine, Dense
@@ -21,8 +22,8 @@ from dvaepp.priors.family import Prior
 from dvaepp.samplers.noise import Noise
 from dvaepp.smoothing.groups import for_groups
 
-ROWS = 2048  # samples x images decoded at once: logits of 784 pixels then fit the cache
-CHUNK = 8  # samples whose noise is drawn together, whatever the block: its size then changes rounding only
+ROWS = 2048  # samples times images that are decoded at once: their logits of 784 pixels fit the cache
+CHUNK = 8  # samples whose noise has one seed; so the noise does not depend on how many samples are drawn at a time
 
 
 @runtime_checkable
@@ -72,7 +73,7 @@ class DenseWeights:
             if a == 0:
                 logits = self.first_logits.repeat(k, 1)
             else:
-                first = (zeta[:, :start] @ maps[0].weight[:, pixels:].t()).view(k, batch, -1).add_(self.from_x[a])
+                first = linear(zeta[:, :start], maps[0].weight[:, pixels:]).view(k, batch, -1).add_(self.from_x[a])
                 logits = _after_first(maps, first.flatten(0, 1))
             group = slice(start, start + size)
             _threshold(chunks, logits, z[:, group])

@@ -1,4 +1,4 @@
-"""A dry run of somebody's networks on two rows of zeros: what does not fit is refused before the first step."""
+"""A dry run: a user's networks get two rows of zeros, so that shapes that do not fit are refused before training."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable

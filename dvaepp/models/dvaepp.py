@@ -3,8 +3,8 @@
     p(z, ζ, h, x) = p(z) Π r(ζ|z) Π_j p(h_j|h_<j, ζ) p(x|ζ, h)
     q(z, ζ, h|x)  = Π_a q(z_a|x, ζ_<a) r(ζ_a|z_a) Π_j q(h_j|x, ζ, h_<j)
 
-`top_down` walks through the latents once and asks a source for each: the posterior in training and evaluation, the
-prior in generation.
+`top_down` walks through all latents once and asks a source for each group: in training and evaluation the source is the
+posterior, in generation the prior.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from dvaepp.models.inpainting import Latents
 from dvaepp.models.latents import LATENTS, Drawn, Latent
 from dvaepp.models.local import LocalNetworks
 from dvaepp.models.noise import BatchNoise
-from dvaepp.models.sources import Encoded, Known, KnownPosterior, Posterior, Prior, Source, TopDown
+from dvaepp.models.sources import Encoded, Known, KnownPosteriorSource, PosteriorSource, PriorSource, Source, TopDown
 from dvaepp.models.summary import Row, count
 from dvaepp.networks.norm import BatchNorm
 from dvaepp.networks.residual import factor, parse, residual
@@ -36,7 +36,7 @@ from dvaepp.smoothing.groups import for_groups
 
 
 class DVAE(Model):
-    """`global_kind` "none" puts a learned map in place of ζ scaled up."""
+    """The model of Sec. 6; with `global_kind` "none" a learned map takes the place of the upsampled ζ (Table 8)."""
 
     images_per_code = 5  # Fig. 4: local units vary below a global sample
 
@@ -121,21 +121,22 @@ class DVAE(Model):
             return [smoothing] * num_global, [smoothing] * num_local
         smoothed = num_global if self.global_latent.smoothed else 0
         each = for_groups(smoothing, self.num_smoothed_groups)
-        # normal groups ignore what they are given
+        # Normal groups ignore the smoothing, so any one will do for them.
         return each[:smoothed] or [each[0]] * num_global, each[smoothed:] or [each[0]] * num_local
 
     def features(self, x: Tensor) -> Encoded:
-        """What q needs of images."""
+        """The features of images that the posterior of the global and of the local units reads."""
         features = self.norm1(self.down1(self.input_norm(self.canvas.pad(x))))
         top = self.norm2(self.down2(features)).flatten(1) if self.group_sizes else features.flatten(1)
         return Encoded(top, self.q.given(features))
 
     def posterior_parameters(self, encoded: Encoded, before: Sequence[Tensor]) -> Tensor:
-        """Of q(z_a|x, ζ_<a), the group after `before`."""
+        """The parameters of q(z_a|x, ζ_<a), where `before` holds ζ_<a."""
         parameters: Tensor = self.encoders[len(before)](torch.cat([encoded.top, *before], 1))
         return parameters
 
     def top_down(self, source: Source, rows: int) -> TopDown:
+        """Draw all latents in their order, each from the source, given those before it."""
         zeta: list[Drawn] = []
         for _ in self.group_sizes:
             zeta.append(source.global_group([group.value for group in zeta]))
@@ -171,7 +172,7 @@ class DVAE(Model):
         log_z: Tensor | float = 0.0,
         weights: bool = False,
     ) -> Terms:
-        q = Posterior(self, self.features(x), noise, smoothing)
+        q = PosteriorSource(self, self.features(x), noise, smoothing)
         per_global, per_local = self.smoothings(smoothing)
         drawn = self.top_down(q, len(x))
         zeta, h = [group.value for group in drawn.zeta], [group.value for group in drawn.h]
@@ -191,16 +192,16 @@ class DVAE(Model):
     def log_weights(
         self, x: Tensor, smoothing: Smoothings | None = None, generator: torch.Generator | None = None
     ) -> LogWeights:
-        """w = p(x|ζ, h) p(z) p(h|ζ) / (q(z|x) q(h|x, ζ)); the share of x in the local networks serves all samples."""
+        """w = p(x|ζ, h) p(z) p(h|ζ) / (q(z|x) q(h|x, ζ)); each image is encoded once for all of its samples."""
         encoded, noise = self.features(x), BatchNoise(generator, x.device)
 
         def draw(k: int) -> Tensor:
-            q = Posterior(self, encoded.repeated(k), noise, smoothing, exact=True)
+            q = PosteriorSource(self, encoded.repeated(k), noise, smoothing, exact=True)
             return self._log_weight(self.canvas.pad(x).repeat(k, 1, 1, 1), q).reshape(k, len(x))
 
         return draw
 
-    def _log_weight(self, x: Tensor, q: Posterior) -> Tensor:
+    def _log_weight(self, x: Tensor, q: PosteriorSource) -> Tensor:
         """log w of padded images and the latents that q gives, (rows,), up to log Z."""
         drawn = self.top_down(q, len(x))
         log_w = self.decoder(drawn.features, x)
@@ -212,12 +213,12 @@ class DVAE(Model):
 
     def draw_latents(self, x: Tensor, generator: torch.Generator | None) -> Latents:
         noise = BatchNoise(generator, self.device, dtype=self.dtype)
-        drawn = self.top_down(Posterior(self, self.features(x), noise, None, exact=True), len(x))
+        drawn = self.top_down(PosteriorSource(self, self.features(x), noise, None, exact=True), len(x))
         return [group.value for group in [*drawn.zeta, *drawn.h]]
 
     def latent_log_weight(self, x: Tensor, latents: Latents) -> Tensor:
         noise = BatchNoise(None, self.device, dtype=self.dtype)
-        q = KnownPosterior(self, self.features(x), noise, Known(latents, len(self.group_sizes)))
+        q = KnownPosteriorSource(self, self.features(x), noise, Known(latents, len(self.group_sizes)))
         return self._log_weight(self.canvas.pad(x), q)
 
     def redraw(self, x: Tensor, seen: Tensor, latents: Latents, generator: torch.Generator | None) -> Tensor:
@@ -225,18 +226,18 @@ class DVAE(Model):
         return self.decoder.generate(self._features_of(latents), generator, mean=False, known=known)
 
     def log_seen(self, x: Tensor, seen: Tensor, latents: Latents) -> Tensor:
-        """log Π p(x_i|ℓ, coarser pixels) over seen pixels i: a conditional decoder's depends on the hidden ones."""
+        """log Π p(x_i|ℓ, coarser pixels) over the seen pixels i, of which a hidden one may be a coarser pixel."""
         scored = self.canvas.pad(seen[:, 0]).to(x)
         return self.decoder(self._features_of(latents), self.canvas.pad(x), scored)
 
     def expected_pixels(self, x: Tensor, latents: Latents) -> Tensor:
-        """The mean of each pixel given ℓ; x itself where pixels depend on each other and have no mean by themselves."""
+        """The mean of each pixel given ℓ; where pixels depend on each other, the pixels x themselves."""
         return x if self.decoder.conditional else self.decoder.generate(self._features_of(latents), None)
 
     def _features_of(self, latents: Latents) -> Tensor:
         return self.top_down(Known(latents, len(self.group_sizes)), len(latents[0])).features
 
-    def _with_code(self, log_w: Tensor, q: Posterior, z: Sequence[Tensor]) -> Tensor:
+    def _with_code(self, log_w: Tensor, q: PosteriorSource, z: Sequence[Tensor]) -> Tensor:
         """Add log p(z) - log q(z|x), for a Boltzmann prior up to log Z."""
         for parameters, value in zip(q.global_parameters, z, strict=True):
             log_w = log_w - self.global_latent.log_prob(parameters, value)
@@ -264,13 +265,13 @@ class DVAE(Model):
     def decode(self, code: Tensor, generator: torch.Generator | None = None, mean: bool = True) -> Tensor:
         groups = list(code.split(self.group_sizes, -1)) if self.group_sizes else []
         noise = BatchNoise(generator, self.device, dtype=self.dtype)
-        drawn = self.top_down(Prior(self, groups, noise), len(code))
+        drawn = self.top_down(PriorSource(self, groups, noise), len(code))
         return self.decoder.generate(drawn.features, generator, mean)
 
     def reconstruct(self, x: Tensor, generator: torch.Generator | None = None, mean: bool = True) -> Tensor:
         """Images given a draw of all latents from the posterior of x, in the binary limit."""
         noise = BatchNoise(generator, self.device, dtype=self.dtype)
-        q = Posterior(self, self.features(x), noise, None, exact=True)
+        q = PosteriorSource(self, self.features(x), noise, None, exact=True)
         return self.decoder.generate(self.top_down(q, len(x)).features, generator, mean)
 
     @property

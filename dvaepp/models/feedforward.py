@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dvaepp.estimators.base import RelaxedTarget
 from dvaepp.models.base import LogWeights, Smoothings
-from dvaepp.models.binary_vae import BinaryVAE
+from dvaepp.models.binary_vae import BinaryVAE, Network
 from dvaepp.models.dense_target import DenseTarget
 from dvaepp.models.dense_weights import CHUNK, ROWS, DenseWeights
 from dvaepp.networks.dense import Dense
@@ -20,11 +20,15 @@ from dvaepp.priors import MEMBERS, Prior
 
 
 class FeedForward(BinaryVAE):
-    """A VAE with groups of binary latent units.
+    """A VAE of dense networks with groups of binary latent units, as the recipes of Tables 1 and 2 build it.
 
-    `prior` names a member of `dvaepp.priors` with its `prior_options`: e.g. "rbm", whose sides are the two halves of
-    all units, or "directed", whose networks are like the encoder's. `centered_code` feeds the decoder 2ζ - 1
-    (Sec. 7.1).
+    Choose it for those models without a recipe; `BinaryVAE` takes networks of your own. `prior` names a member of
+    `dvaepp.priors`, with its `prior_options`: "rbm" has the two halves of all units as its sides, "directed" has
+    networks like the encoder's. `centered_code` feeds the decoder 2ζ - 1 (Sec. 7.1).
+
+    >>> model = FeedForward(torch.full((1, 4, 4), 0.5), group_sizes=[8, 8], hidden=(16,))
+    >>> model.encode(torch.zeros(3, 1, 4, 4)).shape
+    torch.Size([3, 16])
     """
 
     rows_at_once = ROWS
@@ -71,6 +75,11 @@ class FeedForward(BinaryVAE):
     def context(self, x: Tensor) -> Tensor:
         return x.flatten(1) - self.train_mean
 
+    def group_logits(self, encoder: Network, context: Tensor, before: Sequence[Tensor], copies: int) -> Tensor:
+        """A dense network computes the share of the context in its first layer once for all copies."""
+        logits: Tensor = encoder(context, *before)
+        return logits
+
     def likelihood_parameters(self, zeta: Sequence[Tensor]) -> Tensor:
         """Logits of p(x|ζ), (..., pixels)."""
         code = [2 * group - 1 for group in zeta] if self.centered_code else zeta
@@ -80,7 +89,7 @@ class FeedForward(BinaryVAE):
     def log_weights(
         self, x: Tensor, smoothing: Smoothings | None = None, generator: torch.Generator | None = None
     ) -> LogWeights:
-        """What depends on x alone, its share of every encoder's first layer, is computed once per image."""
+        """As for any model, in the faster form that `models/dense_weights.py` has for dense networks."""
         return DenseWeights(self, x.flatten(1), smoothing, generator).draw
 
     def target(self, x: Tensor) -> RelaxedTarget:

@@ -1,10 +1,11 @@
-"""Pixels given some others: samples of p(x_hidden | x_seen) by a chain over the latents ℓ and the hidden pixels.
+"""Inpainting: samples of p(x_hidden | x_seen) by a Markov chain over the latents ℓ and the hidden pixels.
 
-The encoder proposes latents, and importance weights correct it, so that the chain leaves the exact posterior
+The stationary distribution of the chain is the exact posterior
 
-    p(ℓ, x_hidden | x_seen) ∝ p(ℓ) p(x|ℓ),   x = (x_seen, x_hidden)
+    p(ℓ, x_hidden | x_seen) ∝ p(ℓ) p(x|ℓ),   x = (x_seen, x_hidden),
 
-as it is, whatever the encoder is like. A round makes two moves, each of which keeps this distribution:
+however good or bad the encoder is: the encoder only proposes latents, and importance weights correct its proposals. A
+round makes two moves, each of which keeps this distribution:
 
 1.  Latents given x. Draw K proposals ℓ_1 ... ℓ_K ~ q(ℓ|x), join the present ℓ_0, and choose ℓ_k with probability
     w_k / Σ_j w_j, where w = p(ℓ) p(x|ℓ) / q(ℓ|x): iterated sampling importance resampling (Andrieu, Lee and Vihola
@@ -82,8 +83,8 @@ def inpaint(
 ) -> Inpainted:
     """Complete images x (batch, channels, height, width) where `seen` of the same shape is false.
 
-    `start` (num_samples · batch, channels, height, width) fills the hidden pixels at first. A quarter of the rounds is
-    uncorrected, another quarter forgets that, and the second half is kept.
+    `start` (num_samples · batch, channels, height, width) fills the hidden pixels at first. The first quarter of the
+    rounds moves without weights, the second quarter lets the chain settle, and samples come from the second half.
     """
     if min(num_samples, num_proposals) < 1 or num_rounds < 4:
         raise UsageError(
@@ -115,7 +116,7 @@ def _repeated(x: Tensor, times: int) -> Tensor:
 def _resampled(
     model: Completes, x: Tensor, latents: Latents, num_proposals: int, generator: torch.Generator | None
 ) -> tuple[Latents, float]:
-    """Move 1, and the share of rows whose latents it changed."""
+    """The first move of a round: new latents, and the share of rows in which they changed."""
     proposed = model.draw_latents(_repeated(x, num_proposals), generator)
     among = [torch.cat([mine, theirs]) for mine, theirs in zip(latents, proposed, strict=True)]
     log_w = model.latent_log_weight(_repeated(x, num_proposals + 1), among).reshape(num_proposals + 1, len(x))
@@ -126,7 +127,7 @@ def _resampled(
 
 
 def _redrawn(model: Completes, x: Tensor, seen: Tensor, latents: Latents, generator: torch.Generator | None) -> Tensor:
-    """Move 2."""
+    """The second move of a round: new hidden pixels, where they are accepted."""
     other = model.redraw(x, seen, latents, generator)
     log_ratio = model.log_seen(other, seen, latents) - model.log_seen(x, seen, latents)
     uniform = torch.rand(len(x), generator=generator, dtype=torch.float32, device=x.device)

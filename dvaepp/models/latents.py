@@ -1,10 +1,11 @@
-"""Kinds of latent variable: what a network's outputs mean, how to draw, and what a group costs.
+"""Kinds of latent variable: what the outputs of a network mean, how a group is drawn, and what its KL is.
 
-A group's parameters are (rows, channels, ...), its values (rows, units, ...). Training draws reparameterised samples
-and needs the KL given the group's parents: analytic for normal units, the bracket of Eq. 5 at the sample for smoothed
-Bernoulli ones, its gradient through the sample alone. Training with K samples needs log q - log p at the sample in its
-place, because an average is no part of an importance weight. Evaluation draws z, then ζ ~ r(ζ|z) (ζ = z in the binary
-limit), and needs log p(z) - log q(z): r cancels.
+A group has parameters (rows, channels, ...) and values (rows, units, ...).
+
+- Training draws reparameterised samples and needs the KL given the group's parents. For normal units it is analytic.
+  For smoothed Bernoulli units it is the bracket of Eq. 5 at the sample, with the gradient through the sample alone.
+- Training with K samples needs log q - log p at the sample, because an importance weight has no place for an average.
+- Evaluation draws z and then ζ ~ r(ζ|z), or ζ = z in the binary limit, and needs log p(z) - log q(z), since r cancels.
 """
 
 from abc import ABC, abstractmethod
@@ -22,7 +23,7 @@ from dvaepp.smoothing.base import Overlapping, Smoothing
 
 
 class Drawn(NamedTuple):
-    """A group's value as the networks see it, and what an importance weight scores: z for binary units."""
+    """The value of a group as networks read it (ζ of binary units), and what an importance weight scores (their z)."""
 
     value: Tensor
     scored: Tensor
@@ -39,7 +40,7 @@ class Latent(ABC):
 
     @abstractmethod
     def kl(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
-        """KL(q || p) given the parents' sample, (rows,); its mean over samples is the KL, its gradient's the KL's."""
+        """An unbiased sample of KL(q || p) given the parents' sample, (rows,), whose gradient is unbiased too."""
 
     @abstractmethod
     def log_ratio(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
@@ -122,7 +123,7 @@ class Bernoulli(Latent):
 
 
 def smoothed(z: Tensor, smoothing: Smoothing, rho: Tensor) -> Tensor:
-    """ζ ~ r(ζ|z): the mixture of a certain unit."""
+    """ζ ~ r(ζ|z): a unit that is certain to be z has an infinite logit, and its mixture is r(ζ|z) alone."""
     return smoothing.draw((z - 0.5) * torch.inf, rho)
 
 

@@ -15,12 +15,12 @@ from dvaepp.kernels import bernoulli
 from dvaepp.numerics import uniform, widened
 
 MIXTURES = 10  # App. G: 100 output channels
-LEAST_LOG_SD = -7.0  # as of the logistic mixture: a density without bound would swallow everything else
+LEAST_LOG_SD = -7.0  # as for the logistic mixture: a density of unbounded height would outweigh the KL
 HALF_LOG_2PI = 0.9189385332046727
 
 
 class Likelihood(ABC):
-    """Images are (rows, `channels`, height, width); a network gives `outputs` channels per pixel."""
+    """p(x) of images (rows, `channels`, height, width), of which a network gives `outputs` parameters per pixel."""
 
     channels: int
     outputs: int
@@ -167,7 +167,10 @@ class GaussianPixels(Likelihood):
 
 
 class OwnLikelihood(Likelihood):
-    """log p(x) by a function of the decoder's output and x that returns (rows,); mean images where those fit."""
+    """A user's function of the decoder's output and x, which returns log p(x), (rows,).
+
+    Where the decoder gives as many numbers as an image has, they are shown as the mean image.
+    """
 
     reads = "gaussian"
 
@@ -204,7 +207,7 @@ LIKELIHOODS: dict[str, tuple[Likelihood, ...]] = {
     "bernoulli": (BernoulliPixels(),),
     "logistic_mixture": (GreyMixturePixels(), LogisticMixturePixels()),
 }
-"""By name, one for each number of channels that it is made for."""
+"""The likelihoods that recipes name, one for each number of channels that there is one for."""
 
 
 def likelihood(name: str, channels: int) -> Likelihood:

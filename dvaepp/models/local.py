@@ -1,6 +1,6 @@
 """Networks of the local groups: q(h_j|x, ζ, h_<j) and p(h_j|ζ, h_<j), one residual network per group (App. G).
 
-Network j reads `shared` maps, which are the same for all groups, and the groups before it, side by side.
+Network j reads the channels of `shared`, which all groups have in common, joined with those of the groups before it.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dvaepp.networks.residual import Residual, residual
 
-QUIET = 0.1  # initial scale of what a network's last block adds
+QUIET = 0.1  # the factor by which the weights of a network's last block are smaller at the start
 
 
 class LocalNetworks(nn.Module):
@@ -33,12 +33,12 @@ class LocalNetworks(nn.Module):
             _quieten(list(network.children())[-1])
 
     def given(self, x: Tensor) -> "Given":
-        """The networks with the first of their shared maps known: what a posterior computes once for each image."""
+        """The networks with the part of `shared` that comes from an image; it serves all samples of that image."""
         return Given(self, x)
 
-    def walk(self, shared: Tensor) -> "Walk":
-        """The networks with all of their shared maps known, ready to be asked for one group after the other."""
-        return Walk(self, shared)
+    def walk(self, shared: Tensor) -> "LocalWalk":
+        """The networks with all of `shared`, to be called for one group after the other."""
+        return LocalWalk(self, shared)
 
     def all(self, shared: Tensor, h: Sequence[Tensor]) -> list[Tensor]:
         """The parameters of every group, where all h are known beforehand."""
@@ -50,7 +50,7 @@ class LocalNetworks(nn.Module):
 
 
 class Given:
-    """Local networks after x: ζ scaled up is the other part of what they share."""
+    """Local networks that have read x; the upsampled ζ is the part of `shared` that is still to come."""
 
     def __init__(self, networks: LocalNetworks, x: Tensor) -> None:
         self.networks, self.x = networks, x
@@ -59,12 +59,12 @@ class Given:
         """The same images again and again, for several samples of each."""
         return Given(self.networks, self.x.repeat(times, 1, 1, 1))
 
-    def walk(self, up: Tensor) -> "Walk":
+    def walk(self, up: Tensor) -> "LocalWalk":
         return self.networks.walk(torch.cat([self.x, up], 1))
 
 
-class Walk:
-    """Local networks after all that they share: called with the h drawn so far, the parameters of the next group."""
+class LocalWalk:
+    """Local networks that have read all of `shared`; called with the h so far, parameters of the next group."""
 
     def __init__(self, networks: LocalNetworks, shared: Tensor) -> None:
         self.networks, self.shared = networks, shared
@@ -75,7 +75,10 @@ class Walk:
 
 
 def _quieten(last: nn.Module) -> None:
-    """Start near parameters of zero: else a group's spread grows with each group before it, and the KL explodes."""
+    """Make the last block small, so that a network starts with parameters near zero.
+
+    Otherwise the spread of each group would be larger than that of the groups it reads, and the KL would explode.
+    """
     assert isinstance(last, Residual)
     for conv in (last.second, last.skip):
         if conv is not None:

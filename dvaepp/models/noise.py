@@ -1,12 +1,12 @@
-"""Noise of a batch: drawn for all rows of the batch, whichever of them are computed here."""
+"""The noise of a batch, which is drawn for the whole batch even if this process computes only some of its rows."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from dvaepp.distributed import Shard
 from dvaepp.numerics import uniform, working_dtype
-from dvaepp.ranks import Shard
 
 
 @dataclass(frozen=True)

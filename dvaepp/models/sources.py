@@ -6,13 +6,13 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from torch import Tensor
 
 from dvaepp.models.latents import Drawn, Latent
-from dvaepp.models.local import Given, LocalNetworks, Walk
+from dvaepp.models.local import Given, LocalNetworks, LocalWalk
 from dvaepp.models.noise import BatchNoise
 from dvaepp.smoothing.base import Smoothing
 
 
 class Encoded(NamedTuple):
-    """What q needs of images: features for the global networks, and the local networks given their own features."""
+    """What the posterior needs of images: features for the global networks, and local networks that have read x."""
 
     top: Tensor
     local: Given
@@ -23,7 +23,7 @@ class Encoded(NamedTuple):
 
 
 class TopDown(NamedTuple):
-    """One pass: the draws of the global and of the local groups, ζ scaled up, and what the decoder reads."""
+    """The result of a pass: the global groups, the upsampled ζ, the local groups, and what the decoder reads."""
 
     zeta: list[Drawn]
     up: Tensor
@@ -55,8 +55,11 @@ class Hierarchy(Protocol):
     def posterior_parameters(self, encoded: Encoded, before: Sequence[Tensor]) -> Tensor: ...
 
 
-class Posterior:
-    """q(z, ζ, h|x) as a source. `exact` draws z and then ζ, for evaluation; otherwise reparameterised samples."""
+class PosteriorSource:
+    """Latents from q(z, ζ, h|x): reparameterised samples for training, or with `exact`, for evaluation, z and then ζ.
+
+    It keeps the parameters of every group, which the KL and the importance weights need.
+    """
 
     def __init__(
         self,
@@ -70,7 +73,7 @@ class Posterior:
         self._smoothings = None if smoothing is None else model.smoothings(smoothing)
         self.global_parameters: list[Tensor] = []
         self.local_parameters: list[Tensor] = []
-        self._walk: Walk | None = None
+        self._walk: LocalWalk | None = None
 
     def global_group(self, before: Sequence[Tensor]) -> Drawn:
         self.global_parameters.append(self.model.posterior_parameters(self.encoded, before))
@@ -93,7 +96,7 @@ class Posterior:
 
 
 class Known:
-    """Given values of all latents as a source."""
+    """Latents whose values are all given."""
 
     def __init__(self, values: Sequence[Tensor], num_global: int) -> None:
         self.zeta, self.h = values[:num_global], values[num_global:]
@@ -105,8 +108,8 @@ class Known:
         return Drawn(self.h[len(before)], self.h[len(before)])
 
 
-class KnownPosterior(Posterior):
-    """The parameters of q(ℓ|x) along given values of all latents, in the binary limit."""
+class KnownPosteriorSource(PosteriorSource):
+    """Latents whose values are given, with the parameters that q(ℓ|x) has there, in the binary limit."""
 
     def __init__(self, model: Hierarchy, encoded: Encoded, noise: BatchNoise, known: Known) -> None:
         super().__init__(model, encoded, noise, None, exact=True)
@@ -121,14 +124,14 @@ class KnownPosterior(Posterior):
         return self.known.local_group(up, before)
 
 
-class Prior:
-    """p(h|ζ) as a source, after given global values."""
+class PriorSource:
+    """Local latents from p(h|ζ), after global values that are given."""
 
     def __init__(
         self, model: Hierarchy, zeta: Sequence[Tensor], noise: BatchNoise, smoothing: Smoothing | None = None
     ) -> None:
         self.model, self.zeta, self.noise, self.smoothing = model, zeta, noise, smoothing
-        self._walk: Walk | None = None
+        self._walk: LocalWalk | None = None
 
     def global_group(self, before: Sequence[Tensor]) -> Drawn:
         value = self.zeta[len(before)]

@@ -14,16 +14,17 @@ from dvaepp.models.importance import log_likelihood
 from dvaepp.models.inpainting import Inpainted, inpaint
 
 Images = Tensor | npt.NDArray[Any]
-BYTES = 32  # whole numbers that reach it are taken for levels of 0..255
+BYTES = 32  # whole numbers as large as this are taken for levels from 0 to 255
 
 
 class Trained(nn.Module):
-    """A model in evaluation mode with the `recipe` that it was trained by and the `record` of its checkpoint.
+    """A model in evaluation mode, with the `recipe` that it was trained by and the `record` of its checkpoint.
 
-    Use it for codes, images and likelihoods of a finished run:
+    Choose it, by `dvaepp.load`, for codes, images and likelihoods of a finished run or of a shipped model.
 
-        model = dvaepp.load("runs/demo")
-        pictures = model.decode(model.encode(x))
+    >>> model = dvaepp.load("mnist-rbm")
+    >>> model.decode(model.encode(torch.zeros(2, 1, 28, 28))).shape
+    torch.Size([2, 1, 28, 28])
     """
 
     def __init__(self, model: Model, recipe: Any, record: dict[str, Any]) -> None:
@@ -119,18 +120,21 @@ class Trained(nn.Module):
                 f"got {seen.dtype} of shape {tuple(seen.shape)}"
             )
         seen = seen.to(self.device).reshape(-1, *images.shape[1:]).expand_as(images)
-        if bool((seen != seen[:, :1]).any()):
+        if images.dim() == 4 and bool((seen != seen[:, :1]).any()):
             raise ValueError("seen must be the same in all channels of a pixel")
-        return inpaint(
+        start = self.sample(num_samples * len(images), generator, mean=False).to(self.dtype)
+        found = inpaint(
             self.model,
             torch.where(seen, images, 0),
             seen,
-            start=self.sample(num_samples * len(images), generator, mean=False).to(self.dtype),
+            start=start.reshape(-1, *images.shape[1:]),
             num_samples=num_samples,
             num_rounds=num_rounds,
             num_proposals=num_proposals,
             generator=generator,
         )
+        shape = (len(images), *self.model.image_shape)
+        return found._replace(samples=found.samples.reshape(num_samples, *shape), mean=found.mean.reshape(shape))
 
     def log_likelihood(self, x: Images, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
         """Importance-weighted log p(x) in the binary limit, (batch,); log Z is estimated once."""
@@ -159,7 +163,7 @@ class Trained(nn.Module):
 
 
 def _check_levels(x: Tensor) -> None:
-    """Refuse pictures whose levels are still 0..255, as bytes or as floats: a model would take them without a word."""
+    """Refuse images with levels from 0 to 255, as bytes or as floats; a model would take them, with wrong results."""
     largest = float(x.max()) if x.numel() else 0.0
     whole = not x.is_floating_point() or (largest >= BYTES and bool((x == x.round()).all()))
     if largest > 1 and whole:

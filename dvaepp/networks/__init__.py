@@ -1,4 +1,4 @@
-"""Networks that know no latent variables."""
+"""Networks in plain torch, from which models are built; none of them knows of latent variables."""
 
 from dvaepp.networks.dense import Dense, truncated_normal_
 

@@ -1,4 +1,4 @@
-"""Convolutions that keep, halve or double a map."""
+"""Convolutions that keep, halve or double the height and the width of a map."""
 
 import math
 
@@ -10,7 +10,13 @@ from dvaepp.networks.dense import TRUNCATED_SD, as_read_by
 
 
 class Conv(nn.Module):
-    """A convolution of odd kernel size that keeps ("") halves ("d") or doubles ("u") the map."""
+    """A convolution of odd kernel size that keeps (""), halves ("d") or doubles ("u") height and width.
+
+    Choose it inside networks that the compiled forms of `kernels/` are to take over; elsewhere `nn.Conv2d` does.
+
+    >>> Conv(3, 8, resize="d")(torch.zeros(2, 3, 16, 16)).shape
+    torch.Size([2, 8, 8, 8])
+    """
 
     def __init__(
         self, inputs: int, outputs: int, kernel: int = 3, resize: str = "", generator: torch.Generator | None = None
@@ -20,7 +26,7 @@ class Conv(nn.Module):
         shape = (inputs, outputs) if resize == "u" else (outputs, inputs)
         self.weight = nn.Parameter(torch.empty(*shape, kernel, kernel, dtype=torch.float32))
         self.bias = nn.Parameter(torch.zeros(outputs, dtype=torch.float32))
-        # A pixel of a doubled map gathers a quarter of the taps.
+        # In a doubled map a pixel sums over a quarter of the taps, so that weights may have four times the variance.
         sd = math.sqrt((4 if resize == "u" else 1) / (inputs * kernel**2)) / TRUNCATED_SD
         nn.init.trunc_normal_(self.weight, std=sd, a=-2 * sd, b=2 * sd, generator=generator)
 

@@ -12,7 +12,13 @@ RATIO = 4
 
 
 class Excitation(nn.Module):
-    """Channel weights σ(W₂ ELU(W₁ mean)) from the mean of each channel over the map."""
+    """Multiplies each channel by a weight in (0, 1), which a small network computes from the means of all channels.
+
+    Choose it at the end of a residual branch; `Residual` has one.
+
+    >>> Excitation(8)(torch.ones(2, 8, 4, 4)).shape
+    torch.Size([2, 8, 4, 4])
+    """
 
     def __init__(self, channels: int, generator: torch.Generator | None = None) -> None:
         super().__init__()

@@ -3,14 +3,18 @@
 import torch
 from torch import Tensor, nn
 
-from dvaepp import ranks
+from dvaepp import distributed
 from dvaepp.numerics import KeepsFloat32, widened
 
 
 class BatchNorm(KeepsFloat32, nn.modules.batchnorm._BatchNorm):
-    """nn.BatchNorm1d or 2d for (rows, channels, ...); parameters and buffers have the same names.
+    """`nn.BatchNorm1d` and `nn.BatchNorm2d` in one, for activations (rows, channels, ...), with the same state dict.
 
-    Statistics are taken and kept in float32 at least, whatever the type of the activations.
+    Choose it where several processes share a batch, or where activations have half precision: means and variances are
+    those of the whole batch, and they are computed and kept in float32 at least.
+
+    >>> BatchNorm(8)(torch.randn(4, 8, 2, 2)).shape
+    torch.Size([4, 8, 2, 2])
     """
 
     def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
@@ -22,15 +26,15 @@ class BatchNorm(KeepsFloat32, nn.modules.batchnorm._BatchNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         x = widened(input)
-        y = super().forward(x) if not self.training or ranks.size() == 1 else self._over_all_processes(x)
+        y = super().forward(x) if not self.training or distributed.size() == 1 else self._over_all_processes(x)
         return y.to(input.dtype)
 
     def _over_all_processes(self, x: Tensor) -> Tensor:
         """Batch norm with the mean and variance of all processes, from those of each (Chan et al. 1979).
 
-        Every process computes moments around its own mean, and one exchange of these is enough. Sums of squares would
-        need less arithmetic but lose digits. A common mean first and then a variance around it would need two
-        exchanges, and the time of batch norm is the time spent waiting for exchanges.
+        Every process computes the squared deviations from its own mean; one exchange of these moments is enough. Sums
+        of squares would be less arithmetic but lose digits. A common mean first, and then the deviations from it, would
+        take two exchanges, and waiting for exchanges is what batch norm spends its time on.
         """
         over = [d for d in range(x.dim()) if d != 1]
         column = [1, -1] + [1] * (x.dim() - 2)
@@ -58,5 +62,5 @@ def _of_each(*parts: Tensor) -> tuple[Tensor, ...]:
     Every process fills its own row of a matrix of zeros, and the sum of these matrices holds all rows.
     """
     own = torch.cat(parts)
-    row = torch.arange(ranks.size(), dtype=torch.int64, device=own.device) == ranks.rank()
-    return ranks.total(row[:, None] * own).split([len(part) for part in parts], 1)
+    row = torch.arange(distributed.size(), dtype=torch.int64, device=own.device) == distributed.rank()
+    return distributed.total(row[:, None] * own).split([len(part) for part in parts], 1)

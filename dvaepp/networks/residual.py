@@ -2,9 +2,10 @@
 
     block(x) = skip(x) + s · f,   f = conv(ELU(conv(ELU(x)))),   s = σ(W₂ ELU(W₁ mean(f)))      (reduction ratio 4)
 
-The first convolution resizes: stride 2 halves the map, a transposed one doubles it. The skip is the identity where the
-shape stays, else a 1x1 convolution of the same stride. All kernels but the skips' are 3x3. What the paper leaves open
-(order inside a block, kernels, initial values) is in docs/paper_map.md.
+The first convolution of a block changes the size of the map: one of stride 2 halves it, a transposed one doubles it.
+The skip is the identity if the shape stays the same, and otherwise a 1x1 convolution of the same stride. All other
+kernels are 3x3. The paper does not state the order inside a block, the kernels and the initial values;
+docs/paper_map.md says what was chosen and why.
 """
 
 import math
@@ -22,7 +23,13 @@ BLOCK = re.compile(r"(\d+)([du]?)")
 
 
 class Residual(nn.Module):
-    """One block; `project` makes the skip a 1x1 convolution even where the shape stays."""
+    """One block; with `project` its skip is a 1x1 convolution even if the shape stays the same.
+
+    Choose it for a single block; `residual` makes a chain of them.
+
+    >>> Residual(3, 8, "d")(torch.zeros(2, 3, 16, 16)).shape
+    torch.Size([2, 8, 8, 8])
+    """
 
     def __init__(
         self,
@@ -62,7 +69,13 @@ def factor(blocks: Sequence[str]) -> float:
 def residual(
     inputs: int, blocks: Sequence[str], generator: torch.Generator | None = None, *, project: bool = False
 ) -> nn.Sequential:
-    """A chain of residual blocks, e.g. residual(1, ("32d", "32", "64d")); `project` concerns the first one's skip."""
+    """A chain of residual blocks, written as in the paper's Table 4; `project` is that of the first block.
+
+    Choose it for convolutional encoders and decoders of your own.
+
+    >>> residual(1, ("8d", "8", "16d"))(torch.zeros(2, 1, 16, 16)).shape
+    torch.Size([2, 16, 4, 4])
+    """
     layers = []
     for index, block in enumerate(blocks):
         outputs, resize = parse(block)

@@ -11,7 +11,13 @@ from dvaepp.networks.dense import TRUNCATED_SD, as_read_by
 
 
 class Selu(nn.Module):
-    """Hidden SELU layers, then a linear one (App. G); no hidden layers is a linear map."""
+    """Hidden SELU layers and a linear last one (App. G); without hidden layers a linear map.
+
+    Choose it in place of `Dense` where batch norm is not wanted: SELU keeps mean and variance of its inputs.
+
+    >>> Selu(16, 4, hidden=(8,))(torch.zeros(2, 16)).shape
+    torch.Size([2, 4])
+    """
 
     def __init__(
         self, num_inputs: int, num_outputs: int, hidden: Sequence[int] = (), generator: torch.Generator | None = None

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dvaepp.errors import UsageError
 from dvaepp.log_partition.exact import log_sums, num_enumerated
-from dvaepp.nn.usage import code_numbers, codes_of_numbers
+from dvaepp.nn.usage import Usage, code_numbers, codes_of_numbers, usage
 from dvaepp.numerics import uniform
 from dvaepp.objectives.boltzmann import kl_given_nu
 from dvaepp.objectives.joint import joint
@@ -28,9 +28,10 @@ MOST_ENUMERATED = 12  # units of a Boltzmann prior whose states are summed for l
 
 
 class Quantized(NamedTuple):
-    """`codes` of zeros and ones, their smoothed `zeta`, both in the layout of the features, and the `loss`, a scalar.
+    """`codes` of zeros and ones, the smoothed `zeta`, both in the layout of the features, and the `loss`, a scalar.
 
-    The loss is the KL per site in nats, averaged over sites; add it to yours with a weight.
+    `codes` are the likeliest bits; in training `zeta` smooths a draw of the bits, in evaluation it is the codes. The
+    loss is the KL per site in nats, averaged over sites; add it to yours with a weight.
 
     Choose it by field: `zeta` goes on to the decoder, and the loss into yours.
 
@@ -91,37 +92,48 @@ class BinaryQuantizer(nn.Module):
         if self.training:
             rho = uniform(*logits.shape, generator=generator, dtype=logits.dtype, device=logits.device)
             zeta = self.smoothing.sample(logits, rho)
-        loss = self._kl(logits.reshape(-1, self.bits), zeta.reshape(-1, self.bits)).mean()
+        kl = self._kl(logits.reshape(-1, self.bits), zeta.reshape(-1, self.bits))
+        loss = kl.sum() / max(1, len(kl))  # a batch without sites has no loss
         first = self._is_channel_first(features)
         return Quantized(_layout(z, first).to(torch.int64), _layout(zeta, first).to(features.dtype), loss)
 
     def logits(self, features: Tensor) -> Tensor:
         """Logits of the bits, (batch, ..., bits), channels last."""
-        first = self._is_channel_first(features)
-        channels = features.movedim(1, -1) if first else features
-        if channels.shape[-1] != self.dim:
-            place = "1" if first else "-1"
-            raise UsageError(
-                f"features must have {self.dim} channels in dimension {place}, got {tuple(features.shape)}"
-            )
+        channels = self._channels_last(features, self.dim, "features")
         found: Tensor = self.project_in(channels.to(self.project_in.weight.dtype))
         return found if found.dtype == torch.float64 else found.float()  # half precision ends at 65504
 
     def expand(self, zeta: Tensor) -> Tensor:
-        """Features with `dim` channels again, a linear map of 2ζ - 1; the layout stays."""
-        first = self._is_channel_first(zeta)
-        channels = zeta.movedim(1, -1) if first else zeta
-        found: Tensor = self.project_out((2 * channels - 1).to(self.project_out.weight.dtype))
-        return _layout(found, first).to(zeta.dtype)
+        """Features with `dim` channels again, a linear map of 2ζ - 1; the layout stays. Codes are taken as well."""
+        channels = self._channels_last(zeta, self.bits, "zeta")
+        weight_type = self.project_out.weight.dtype
+        found: Tensor = self.project_out((2 * channels - 1).to(weight_type))
+        wanted = zeta.dtype if zeta.is_floating_point() else weight_type
+        return _layout(found, self._is_channel_first(zeta)).to(wanted)
 
     def indices(self, codes: Tensor) -> Tensor:
         """Codes as whole numbers below 2^bits, without the channels: what a prior over tokens is trained on."""
-        return code_numbers(codes.movedim(1, -1) if self._is_channel_first(codes) else codes)
+        return code_numbers(self._channels_last(codes, self.bits, "codes"))
 
     def from_indices(self, indices: Tensor, *, channel_first: bool | None = None) -> Tensor:
         """The inverse of `indices`; three or more dimensions count as an image's unless told otherwise."""
+        if indices.is_floating_point() or not bool(((indices >= 0) & (indices < 2**self.bits)).all()):
+            raise UsageError(f"indices of codes of {self.bits} bits must be whole, from 0 to {2**self.bits - 1}")
         first = self.channel_first if channel_first is None else channel_first
         return _layout(codes_of_numbers(indices, self.bits), indices.dim() >= 3 if first is None else first)
+
+    def usage(self, codes: Tensor) -> Usage:
+        """Entropies of codes in the layout that this layer gives them; gather those of a whole validation set."""
+        return usage(self._channels_last(codes, self.bits, "codes"))
+
+    def _channels_last(self, given: Tensor, channels: int, name: str) -> Tensor:
+        place = 1 if self._is_channel_first(given) else -1
+        if given.dim() < 2 or given.shape[place] != channels:
+            raise UsageError(
+                f"{name} must have {channels} channels in dimension {place}, got {tuple(given.shape)}; "
+                "channel_first= tells the layout"
+            )
+        return given.movedim(place, -1)
 
     def _is_channel_first(self, features: Tensor) -> bool:
         return features.dim() >= 4 if self.channel_first is None else self.channel_first

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from dvaepp.kernels.products import linear
 from dvaepp.numerics import bernoulli_entropy, full_precision
 from dvaepp.objectives.groups import check_samples
 from dvaepp.priors.base import BoltzmannPrior
@@ -117,7 +118,7 @@ def mean_field(prior: BoltzmannPrior, b: Tensor, num_sweeps: int) -> Tensor:
     for _ in range(num_sweeps):
         for out, weight, bias in conditionals:
             known = m if order is not None else m[..., _other(out, m.shape[-1])]
-            field[..., out] = torch.matmul(known, weight).add_(bias).add_(b[..., out])
+            field[..., out] = linear(known, weight.t(), bias).add_(b[..., out])
             m[..., out] = torch.sigmoid(field[..., out])
     return field if order is None else field[..., order.argsort()]
 

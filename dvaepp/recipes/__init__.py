@@ -1,4 +1,8 @@
-"""Recipes: a file holds functions that return one; `file.function` is its name, arguments are `key=value`."""
+"""Recipes: what can be trained, found by name and changed field by field.
+
+A file of this folder holds functions that return a recipe. `file.function` is the name of such a recipe, and the
+arguments of the function are the `key=value` of the command line.
+"""
 
 import difflib
 import importlib
@@ -11,12 +15,14 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from dvaepp.errors import UsageError
-from dvaepp.recipes import prior, smoothing
+from dvaepp.recipes.family import FamilyConfig
+from dvaepp.recipes.prior import PriorConfig
 from dvaepp.recipes.schema import Recipe
+from dvaepp.recipes.smoothing import SmoothingConfig
 
 KINDS = ("feedforward", "convolutional", "own")
-FAMILIES: dict[str, Any] = {"smoothing": smoothing, "model.prior": prior}
-"""Sections that are a member of a family: its name decides which fields there are. Each module knows its family."""
+FAMILIES: dict[str, type[FamilyConfig]] = {"smoothing": SmoothingConfig, "model.prior": PriorConfig}
+"""The sections whose fields depend on a name, such as that of a smoothing."""
 
 __all__ = ["Recipe", "build", "differences", "functions", "names", "override"]
 
@@ -54,7 +60,10 @@ def build(name: str, arguments: Sequence[str] = (), overrides: Sequence[str] = (
 
 
 def _freed(recipe: Recipe, overrides: Sequence[str]) -> list[str]:
-    """The interval of validations that a function states is that of its full schedule: another length frees it."""
+    """Leave the interval of validations open if the number of steps changes.
+
+    The interval that a recipe function states is meant for its full schedule; a shorter run would validate too often.
+    """
     steps = [text for path, text in map(_pair, overrides) if path == "training.steps"]
     return ["training.validate_every=null"] if any(text != str(recipe.training.steps) for text in steps) else []
 
@@ -63,13 +72,13 @@ def override(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
     """A copy with `section.field=value` changes (JSON values; bare words are strings), validated again."""
     try:
         return _overridden(recipe, overrides)
-    except RecursionError:  # in parsing, validating or naming it
+    except RecursionError:  # from parsing a value, validating it, or writing it into a message
         raise UsageError("a value is nested too deeply: no field takes more than a list of lists") from None
 
 
 def _overridden(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
     tree = recipe.model_dump(mode="json")
-    # A member's name comes before its parameters, in whatever order they were given: it decides which there are.
+    # The name of a smoothing or prior decides which parameters it has, so names are set before parameters.
     for path, text in sorted(map(_pair, overrides), key=_is_parameter):
         *sections, last = path.split(".")
         family = _family(path)
@@ -91,7 +100,7 @@ def _is_parameter(pair: tuple[str, str]) -> bool:
 
 
 def _family(path: str) -> str:
-    """The section of a family that a path leads into, or nothing."""
+    """The section in `FAMILIES` that a path leads into; empty if there is none."""
     return next((section for section in FAMILIES if path.startswith(f"{section}.")), "")
 
 
@@ -102,17 +111,20 @@ def _node(tree: Any, keys: Sequence[str]) -> Any:
     return tree
 
 
-def _member(family: Any, section: dict[str, Any], name: Any) -> dict[str, Any]:
-    """The section of another member, with its own defaults: parameters of the one before mean nothing to it."""
+def _member(family: type[FamilyConfig], section: dict[str, Any], name: Any) -> dict[str, Any]:
+    """The section with another name and the defaults of what it names; the old parameters would mean nothing there."""
     if section.get("name") == name:
         return section
     return {"name": name, **(family.defaults(name) if family.known(name) else {})}
 
 
-def _open(family: Any, section: dict[str, Any], path: str) -> None:
-    """Refuse a parameter that the member does not have; a number gets a start and an end where one is changed."""
+def _open(family: type[FamilyConfig], section: dict[str, Any], path: str) -> None:
+    """Make room in a section for the parameter at `path`, or refuse one that the named member does not have.
+
+    A parameter that is a single number becomes one with a start and an end if one of these is about to be set.
+    """
     if not family.known(section.get("name")):
-        return  # refused when the whole is checked
+        return  # an unknown name is refused when the whole recipe is checked
     parameter, *inside = path.split(".")
     if parameter not in family.defaults(section["name"]):
         raise UsageError(family.unknown(section["name"], parameter))
@@ -132,7 +144,7 @@ def _value(path: str, text: str) -> Any:
 
 def differences(old: dict[str, Any], new: Recipe) -> dict[str, str]:
     """Fields in which a recipe, as stored, differs from another: "path: old -> new" by path."""
-    try:  # fields that are newer than the stored recipe take their defaults
+    try:  # fields that did not exist when the recipe was stored get their defaults
         old = Recipe.model_validate(old).model_dump(mode="json")
     except ValidationError:
         pass
@@ -157,7 +169,7 @@ def _checked(make: Callable[[], Recipe]) -> Recipe:
         return make()
     except ValidationError as error:
         first = error.errors()[0]
-        # a model's kind is no part of a path that --set knows
+        # pydantic names the kind of the model in the path, but a path of --set does not contain it
         where = ".".join(str(part)[:40] for part in first["loc"] if part not in KINDS) or "recipe"
         raise UsageError(f"{where}: {first['msg'].removeprefix('Value error, ')[:500]}") from None
 
@@ -189,5 +201,5 @@ def _nearest(word: str, choices: list[str]) -> str:
 
 
 def _short(text: str) -> str:
-    """As Python writes it, cut where it is long."""
+    """A quoted text for a message, cut short if it is long."""
     return repr(text) if len(text) <= 60 else f"{text[:60]!r}..."

@@ -1,9 +1,9 @@
-"""What a recipe takes before anything is allocated: parameters, and the memory of training and evaluation.
+"""How many parameters and how much memory a recipe takes, found before anything is allocated.
 
-The model itself is asked. It is built on the meta device, where tensors have shapes and no numbers, and takes one pass
-through its bound there; what autograd saves for the backward pass is what a batch costs. So an architecture is
-described once, in `models/`. A recipe that takes more than the memory there is gets refused: without swap the system
-would end it, with swap the machine would stand still.
+The model is built on the meta device, where tensors have shapes but no numbers, and computes its bound there. What
+autograd saves for the backward pass tells what a batch costs. In this way an architecture is described only once, in
+`models/`. A recipe that needs more memory than the machine has is refused: without swap the system would kill the
+process, and with swap the whole machine would stand still.
 """
 
 import functools
@@ -24,19 +24,20 @@ if TYPE_CHECKING:
     from dvaepp.models.base import Model
     from dvaepp.recipes.schema import Recipe
 
-COPIES = 12  # of a parameter: itself, gradient, two moments, twice all but the gradient while it is saved, transforms
-SAVED = 2  # copies of what autograd saves: the gradients beside it
-COUPLINGS = 3  # copies of a Boltzmann machine's square matrix when its chains are made
-CHAINED = 6  # copies of the chains in a sweep
-LAYERS = 3  # copies of the widest layer that evaluation holds at a time
-USUAL_IMAGES, USUAL_SIDE = 1000, 64  # up to which a recipe's images are left to the start of training
+# How many times each thing is held in memory at most.
+COPIES = 12  # a parameter: value, gradient, two moments; all but the gradient twice more while saving; transforms of it
+SAVED = 2  # what autograd saves, and the gradients of it
+COUPLINGS = 3  # the square matrix of a Boltzmann machine, when its chains are made
+CHAINED = 6  # the chains, during a sweep
+LAYERS = 3  # the widest layer, during evaluation
+USUAL_IMAGES, USUAL_SIDE = 1000, 64  # smaller batches of smaller images are counted only when training starts
 COUNTED = 2  # images that pass through the model on the meta device
 
 
 class Cost(NamedTuple):
-    """A number of parameters, then bytes: of the model, of an image in a batch, of evaluation, of a chain.
+    """The number of parameters, and bytes: for the model, for each image of a batch, for evaluation, for each chain.
 
-    `largest` names the module that has most of the parameters.
+    `largest` is the name of the module that has the most parameters.
     """
 
     parameters: int
@@ -53,10 +54,10 @@ class Cost(NamedTuple):
 
 
 def cost(recipe: "Recipe", image_shape: Sequence[int] | None = None, images_too: bool = True) -> Cost:
-    """What training `recipe` on images of this shape takes; without one, on images of the paper's.
+    """What training `recipe` takes for images of this shape, by default of the shape of the paper's images.
 
-    Without `images_too` no image passes through a convolutional model, which takes most of the time of counting, and
-    images and evaluation cost nothing.
+    Counting what images cost takes most of the time, because they pass through the model. Without `images_too` this is
+    left out for convolutional models, and images and evaluation cost nothing.
     """
     shape = tuple(image_shape or recipe.data.image_shape() or _example(recipe.model))
     counts = _extrapolated(recipe, shape, images_too or recipe.model.repeated is None)
@@ -87,7 +88,7 @@ def check(
         return
     limit = memory(device)
     couplings = 4 * COPIES * recipe.model.num_couplings
-    if couplings > limit:  # said before the model is built: a machine on a graph lists its couplings on the way
+    if couplings > limit:  # checked before the model is built, because building one on a graph lists its couplings
         raise UsageError(
             f"{recipe.model.num_couplings:,} couplings of the prior would take {couplings / 2**30:,.0f} GiB of memory, "
             f"more than the {limit / 2**30:.0f} that there are; {recipe.model.field_of('prior')} must be smaller"
@@ -119,14 +120,14 @@ def check(
 
 
 def check_early(recipe: "Recipe") -> None:
-    """What can be refused as soon as a recipe is made: parameters and chains, and batches of unusual size."""
+    """Refuse, as soon as a recipe is made, too many parameters and chains, and batches that are unusually large."""
     images = recipe.training.batch_size * recipe.training.importance_samples
     side = getattr(recipe.model, "image_size", 0)
     check(recipe, images_too=images > USUAL_IMAGES or side > USUAL_SIDE)
 
 
 def memory(device: str = "cpu") -> int:
-    """Bytes of a device: of a GPU what it has, else what the machine has, or less where a container is given less."""
+    """The bytes of memory of a GPU, or of the machine, or of the container that the process runs in."""
     if device.startswith("cuda"):
         import torch
 
@@ -139,7 +140,8 @@ def memory(device: str = "cpu") -> int:
 
 
 class _Counts(NamedTuple):
-    """Numbers in parameters by module, in an estimator's own, saved by autograd, in its widest tensor; rows at once."""
+    """What was counted on the meta device: parameters by module, those of an estimator, the numbers that autograd saves
+    and the most in one of its tensors, and how many rows evaluation takes at once."""
 
     parameters: Counter[str]
     others: int
@@ -149,13 +151,13 @@ class _Counts(NamedTuple):
 
 
 def _extrapolated(recipe: "Recipe", shape: tuple[int, ...], images_too: bool) -> _Counts:
-    """The counts of a model whose many like groups grow evenly: a quadratic through those with 1, 2 and 3 of them.
+    """The counts of a model with many groups, extrapolated from those of the same model with 1, 2 and 3 groups.
 
-    Each group reads all that came before it, so that every sum over groups is a quadratic in their number. Hundreds of
-    them would take a minute to build and run even on the meta device.
+    Each group reads all groups before it, so every sum over groups is a quadratic polynomial in their number, which
+    three values determine. Building and running hundreds of groups would take a minute even on the meta device.
     """
     repeated = recipe.model.repeated
-    rest = _rest(recipe) if images_too else ("", "", "")  # nothing but the model counts where no image passes
+    rest = _rest(recipe) if images_too else ("", "", "")  # without images only the model decides the counts
     if repeated is None or getattr(recipe.model, repeated) <= 3:
         return _counted(recipe.model, *rest, shape, images_too)
     n = getattr(recipe.model, repeated)
@@ -171,7 +173,7 @@ def _extrapolated(recipe: "Recipe", shape: tuple[int, ...], images_too: bool) ->
 
 
 def _rest(recipe: "Recipe") -> tuple[str, str, str]:
-    """What decides the pass through the bound beside the model, as keys of a cache."""
+    """Objective, smoothing and estimator, which beside the model decide what a pass costs, as keys of a cache."""
     estimator = "" if recipe.estimator is None else recipe.estimator.model_dump_json()
     smoothing = json.dumps([recipe.smoothing.name, recipe.smoothing.at(0.0)[0]])
     return recipe.training.objective, smoothing, estimator
@@ -192,7 +194,7 @@ def _counted(
     if not images_too:
         return _Counts(parameters, 0, 0, 0, model.rows_at_once)
     own = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
-    saved: dict[int, torch.Tensor] = {}  # kept, so that no storage is freed and its address taken by another
+    saved: dict[int, torch.Tensor] = {}  # holds the tensors too, so that no address is used a second time
 
     def note(tensor: "torch.Tensor") -> "torch.Tensor":
         if tensor.untyped_storage()._cdata not in own:
@@ -207,10 +209,10 @@ def _counted(
 
 
 def _bound(model: "Model", x: "torch.Tensor", objective: str, smoothing: str, estimator: str) -> tuple[int, int]:
-    """One pass through the bound, or through that of an estimator.
+    """Compute the bound once, by the model or by a gradient estimator.
 
-    Of an estimator: the numbers in its own parameters, and in its largest tensor that no gradient needs, such as the
-    table of each of VIMCO's samples against all others.
+    Returns two counts for an estimator: the numbers in its own parameters, and those in the largest tensor that it
+    makes. Autograd may not save that one; an example is VIMCO's table of every sample against all others.
     """
     import torch
 

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Largest(TorchDispatchMode):
-    """`numbers` is how many the largest tensor has had so far."""
+    """While this mode is on, `numbers` is the size of the largest tensor that was made so far."""
 
     def __init__(self) -> None:
         super().__init__()

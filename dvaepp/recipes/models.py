@@ -1,6 +1,6 @@
-"""The section of a recipe that states its model: what it is built from, and what the rest has to know of it.
+"""The section of a recipe that states its model. It builds the model, and answers questions about it before that.
 
-Each kind of model is one class here; nothing else in the library asks for the kind.
+There is one class for each kind of model, and nothing else in the library asks which kind it is.
 """
 
 import math
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from dvaepp.errors import UsageError
+from dvaepp.recipes.config import Config
 from dvaepp.recipes.prior import PriorConfig
-from dvaepp.recipes.section import Section
 
 if TYPE_CHECKING:
     from typing import Self
@@ -29,13 +29,13 @@ Reading = Literal["bernoulli", "logistic_mixture", "gaussian"]
 SHAPES: dict[str, tuple[int, int, int]] = {"bernoulli": (1, 28, 28), "logistic_mixture": (3, 32, 32)}
 
 
-class ModelConfig(Section):
-    """What every kind of model says of itself before it is built."""
+class ModelConfig(Config):
+    """What the rest of the library may ask of a model's section before there is a model."""
 
     counted: ClassVar[bool] = True
     """Whether its parameters and its memory can be counted from the section alone."""
     repeated: ClassVar[str | None] = None
-    """The field that counts like groups of networks, each of which reads what came before it; there may be many."""
+    """The field that says how many groups of equal networks there are, if each group reads all groups before it."""
 
     @property
     @abstractmethod
@@ -45,7 +45,7 @@ class ModelConfig(Section):
     @property
     @abstractmethod
     def num_couplings(self) -> int:
-        """Numbers that the couplings of an undirected prior are stored in; 0 of a directed one."""
+        """How many numbers the couplings of an undirected prior take; 0 for a directed prior."""
 
     @property
     @abstractmethod
@@ -74,24 +74,24 @@ class ModelConfig(Section):
 
     @property
     def example_shape(self) -> tuple[int, int, int]:
-        """Of the images of the paper that it takes: for summaries where the data is not known."""
+        """The shape of the paper's images of its kind, for a summary of the model when the data is not known."""
         return SHAPES[self.expected_likelihood]
 
     def field_of(self, module: str) -> str:
-        """The field that decides the size of one of the model's modules, as a user may set it."""
+        """The path of the field that decides the size of one of the model's modules, for messages."""
         return f"model.{module}"
 
     @abstractmethod
     def for_images(self, likelihood: Reading | None, resize: str | None) -> "Self":
-        """The section for images of one's own that are read for a likelihood, or for its own one where that is None."""
+        """The section for a user's own images, which are read for `likelihood`, or by default for the model's own."""
 
     @abstractmethod
     def check_training(self, training: "TrainingConfig", estimated: bool) -> None:
-        """Refuse training that this kind of model cannot do; `estimated`: by a gradient estimator."""
+        """Refuse training that this kind of model cannot do; `estimated` says that a gradient estimator trains it."""
 
     @abstractmethod
     def misfit(self, shape: tuple[int, int, int], pixels: int | None = None) -> str:
-        """Why it cannot take images of this shape, or nothing; `pixels` is their number where saved weights tell it."""
+        """Why the model cannot take images of this shape, or "" if it can; `pixels` is the number in saved weights."""
 
     def check_buildable(self) -> None:
         """Refuse a model that only its user's program can make."""
@@ -168,7 +168,7 @@ class FeedForwardConfig(ModelConfig):
             self.groups,
             hidden=self.hidden,
             prior=self.prior.name,
-            prior_options=self.prior.options,
+            prior_options=self.prior.parameters,
             batch_norm=self.batch_norm,
             centered_code=self.centered_code,
             generator=generator,
@@ -183,15 +183,17 @@ def _block(text: str) -> str:
     return text
 
 
-Block = Annotated[str, AfterValidator(_block)]
-Blocks = Annotated[tuple[Block, ...], Field(min_length=1, max_length=32)]
-Hidden = Annotated[tuple[Block, ...], Field(max_length=32)]
+BlockName = Annotated[str, AfterValidator(_block)]
+Blocks = Annotated[tuple[BlockName, ...], Field(min_length=1, max_length=32)]
+Hidden = Annotated[tuple[BlockName, ...], Field(max_length=32)]
 
 
 class ConvolutionalConfig(ModelConfig):
-    """DVAE++ (Sec. 6). Blocks as in the paper's Table 4: filters, with d or u where a block halves or doubles its map.
+    """DVAE++ (Sec. 6). Networks are lists of blocks as in the paper's Table 4: "32d" has 32 filters and halves the map,
+    "32u" doubles it.
 
-    `posterior` and `prior` (q and p of a local group) leave out their last block: its width follows from the units.
+    `posterior` and `prior`, the networks q and p of a local group, leave out their last block, whose width follows from
+    the number of units.
     """
 
     repeated: ClassVar[str | None] = "local_groups"
@@ -274,19 +276,9 @@ class ConvolutionalConfig(ModelConfig):
         from dvaepp.models.architecture import Architecture
         from dvaepp.models.dvaepp import DVAE
 
-        return DVAE(
-            train_mean.shape,
-            Architecture(**{name: getattr(self, name) for name in Architecture._fields}),
-            global_kind=self.global_kind,
-            global_units=self.global_units,
-            global_groups=self.global_groups,
-            local_kind=self.local_kind,
-            local_channels=self.local_channels,
-            local_groups=self.local_groups,
-            conditional=self.conditional,
-            likelihood=self.likelihood,
-            generator=generator,
-        )
+        given = {name: value for name, value in self if name != "kind"}  # every other field is an argument
+        architecture = Architecture(**{name: given.pop(name) for name in Architecture._fields})
+        return DVAE(train_mean.shape, architecture, **given, generator=generator)
 
     @model_validator(mode="after")
     def _reachable(self) -> "ConvolutionalConfig":
@@ -341,7 +333,7 @@ def _doublings(size: int) -> int:
 
 
 class OwnConfig(ModelConfig):
-    """A model that a user's program has made: what it is, in names and shapes. It holds no code and builds nothing."""
+    """The description of a model that a user's program has made, in names and shapes; it cannot build the model."""
 
     counted: ClassVar[bool] = False
     kind: Literal["own"] = "own"
@@ -407,7 +399,7 @@ class OwnConfig(ModelConfig):
     def check_buildable(self) -> None:
         raise UsageError(
             f"the run holds a {self.model_class} of one's own, whose program it does not store: in Python, "
-            "dvaepp.load(run, model=build()), and likewise train(..., resume=True), evaluate and report"
+            "dvaepp.load(run, model=build()), and likewise train(..., resume=True), evaluate, report and viewer.view"
         )
 
     def build(self, train_mean: "Tensor", generator: "torch.Generator | None" = None) -> "Model":

@@ -4,17 +4,18 @@
     {"name": "boltzmann_machine", "graph": "king"}
 
 The names of the options and their defaults are the keyword arguments of the member's `for_groups`, so a new file in
-`dvaepp/priors/` can be trained without a change here. A name alone is read too: recipes from before options had one.
+`dvaepp/priors/` can be trained without a change here. Recipes that were written before there were options hold a name
+instead of such a section; it is read as {"name": ...}.
 """
 
 import inspect
 import reprlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import ConfigDict, model_validator
+from pydantic import model_validator
 
-from dvaepp.recipes.section import Section
+from dvaepp.recipes.family import FamilyConfig
 
 if TYPE_CHECKING:
     from dvaepp.priors import Prior
@@ -23,56 +24,29 @@ if TYPE_CHECKING:
 A = {bool: "true or false", int: "a whole number", float: "a number", str: "a name"}
 
 
-def _members() -> dict[str, Any]:
-    from dvaepp.priors import MEMBERS  # it brings torch, which not every command needs
+class PriorConfig(FamilyConfig):
+    """The prior of a model; the head of this file shows its forms."""
 
-    return dict(MEMBERS)
-
-
-def known(name: Any) -> bool:
-    """Whether there is a prior of this name."""
-    return isinstance(name, str) and name in _members()
-
-
-def defaults(name: str) -> dict[str, Any]:
-    """The options of a member and their defaults."""
-    parameters = inspect.signature(_members()[name].for_groups).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
-
-
-def unknown(name: str, key: str) -> str:
-    """The message that refuses an option which the member does not have."""
-    return f"{name} has no option {reprlib.repr(key)}: it takes {', '.join(defaults(name)) or 'none'}"
-
-
-class PriorConfig(Section):
-    """See the head of this file. Options that are not given take the member's defaults."""
-
-    model_config = ConfigDict(extra="allow")  # the options; the validator refuses what the member does not have
-
+    folder: ClassVar[str] = "priors"
+    called: ClassVar[tuple[str, str]] = ("prior", "option")
     name: str = "rbm"
-
-    @classmethod
-    def of(cls, name: str, **options: Any) -> "PriorConfig":
-        return cls.model_validate({"name": name, **options})
 
     @model_validator(mode="before")
     @classmethod
-    def _complete(cls, given: Any) -> Any:
-        """Refuse another member's options, and fill in the defaults."""
-        given = {"name": given} if isinstance(given, str) else given
-        if not isinstance(given, dict):
-            return given
-        name = given.get("name", "rbm")
-        if not known(name):
-            raise ValueError(f"no prior called {reprlib.repr(name)}; there are {', '.join(sorted(_members()))}")
-        own = defaults(name)
-        for key, value in given.items():
-            if key != "name" and key not in own:
-                raise ValueError(unknown(name, key))
-            if key != "name" and type(value) is not type(own[key]):
-                raise ValueError(f"{key} of {name} is {A[type(own[key])]}, not {reprlib.repr(value)}")
-        return {"name": name, **own, **given}
+    def _named(cls, given: Any) -> Any:
+        return {"name": given} if isinstance(given, str) else given
+
+    @classmethod
+    def defaults(cls, name: str) -> dict[str, Any]:
+        parameters = inspect.signature(cls.members()[name].for_groups).parameters.values()
+        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+    @classmethod
+    def parsed(cls, name: str, key: str, value: Any) -> Any:
+        kind = type(cls.defaults(name)[key])
+        if type(value) is not kind:
+            raise ValueError(f"{key} of {name} is {A[kind]}, not {reprlib.repr(value)}")
+        return value
 
     @model_validator(mode="after")
     def _makeable(self) -> "PriorConfig":
@@ -81,28 +55,24 @@ class PriorConfig(Section):
         return self
 
     @property
-    def options(self) -> dict[str, Any]:
-        return dict(self.__pydantic_extra__ or {})
-
-    @property
     def kind(self) -> "Kind":
         """Undirected or directed: which objectives train it."""
-        found: Kind = _members()[self.name].kind
+        found: Kind = self.members()[self.name].kind
         return found
 
     @property
     def min_units(self) -> int:
         """The fewest units it can be made for."""
-        found: int = _members()[self.name].min_units
+        found: int = self.members()[self.name].min_units
         return found
 
     def num_couplings(self, num_units: int) -> int:
         """Numbers that the couplings of so many units are stored in; a directed prior has none."""
-        return _members()[self.name].num_couplings(num_units) if self.kind == "undirected" else 0
+        return self.members()[self.name].num_couplings(num_units) if self.kind == "undirected" else 0
 
     def make(self, group_sizes: Sequence[int], network: "Network") -> "Prior":
         """The prior for groups of these sizes; `network` makes networks from numbers of inputs and outputs."""
-        made: Prior = _members()[self.name].for_groups(group_sizes, network, **self.options)
+        made: Prior = self.members()[self.name].for_groups(group_sizes, network, **self.parameters)
         return made
 
 

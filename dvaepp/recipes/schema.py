@@ -1,4 +1,4 @@
-"""What a run is: a tree of frozen models that refuse unknown keys. Written as JSON beside each run, and read back."""
+"""The recipe: a tree of frozen sections with everything that decides a run, stored as JSON beside the run."""
 
 import dataclasses
 import inspect
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from dvaepp.errors import UsageError
+from dvaepp.recipes.config import Config
 from dvaepp.recipes.models import ConvolutionalConfig as ConvolutionalConfig
 from dvaepp.recipes.models import FeedForwardConfig as FeedForwardConfig
 from dvaepp.recipes.models import OwnConfig as OwnConfig
-from dvaepp.recipes.section import Section
-from dvaepp.recipes.smoothing import Annealed as Annealed
+from dvaepp.recipes.smoothing import AnnealedConfig as AnnealedConfig
 from dvaepp.recipes.smoothing import SmoothingConfig as SmoothingConfig
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 def within(name: str, value: int, most: int) -> int:
-    """A recipe's argument that is multiplied out before any field is checked."""
+    """Refuse an argument that would make a huge list before pydantic checks the field that the list is for."""
     if not 1 <= value <= most:
         raise UsageError(f"{name} must be from 1 to {most}, got {value}")
     return value
@@ -46,7 +46,7 @@ def _file_name(text: str) -> str:
 
 
 def _absolute(path: str) -> str:
-    """A path that means the same from every folder: a run is resumed and evaluated from others."""
+    """The path from the root, because a run may be resumed and evaluated from another folder."""
     return os.path.abspath(os.path.expanduser(path))
 
 
@@ -56,12 +56,12 @@ def _size(given: Any) -> str | None:
     return None if given is None else str(as_size(given if isinstance(given, int | str) else str(given)))
 
 
-class DataConfig(Section):
+class DataConfig(Config):
     """A named data set, or the user's own images under `path`.
 
-    The other fields say how images of one's own are read: for which likelihood (without a word, for the model's), at
-    which size ("HEIGHTxWIDTH"), and which number is white (`dvaepp.data.reading` has the rules). `memory`: the data was
-    given in Python, as a tensor or an array, and `name` is all that a run knows of it.
+    The other fields say how the user's own images are read: for which likelihood (by default the model's), at which
+    size ("HEIGHTxWIDTH"), and which number is white (`dvaepp.data.reading` has the rules). `memory` says that the data
+    was given in Python, as a tensor or an array, and that the run knows only its `name`.
     """
 
     name: Annotated[str, AfterValidator(_printable), Field(max_length=100)] = "mnist_static"
@@ -119,20 +119,20 @@ AnyModel = Annotated[
 ]
 
 
-class DecayConfig(Section):
+class DecayConfig(Config):
     at: Fraction
     factor: Annotated[float, Field(gt=0, le=1)]
 
 
-class PlateauConfig(Section):
+class PlateauConfig(Config):
     """Multiply the rate by `factor` after `patience` validations without a better validation bound."""
 
     factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
     patience: Annotated[int, Field(ge=1, le=10**9)] = 10
 
 
-class OptimizerConfig(Section):
-    """Adam or AdaMax; `warmup` is the share of steps at a tenth of the rate."""
+class OptimizerConfig(Config):
+    """Adam or AdaMax, and their schedule; during the share `warmup` of the steps the rate is a tenth of itself."""
 
     name: Literal["adam", "adamax"] = "adam"
     learning_rate: Annotated[float, Field(gt=0, le=1)] = 3e-3
@@ -144,7 +144,7 @@ class OptimizerConfig(Section):
     plateau: PlateauConfig | None = None
 
 
-class ChainsConfig(Section):
+class ChainsConfig(Config):
     """Persistent chains behind the gradient of log Z (App. E), and the sampler that moves them, by its file's stem.
 
     Of the samplers, `gibbs` keeps its chains from step to step, `tempering` keeps them at all its temperatures, and
@@ -186,16 +186,17 @@ _A = {int: "a whole number", str: "a name"}
 
 Objective = Literal["boltzmann", "rolfe", "relaxed", "gaussian_integral", "joint", "marginal"]
 UNDIRECTED = ("boltzmann", "rolfe", "relaxed", "gaussian_integral")
-WEIGHTS = ("relaxed", "gaussian_integral", "marginal")  # whose terms may stand inside the logarithm of a mean
+WEIGHTS = ("relaxed", "gaussian_integral", "marginal")  # objectives that can be trained with several importance samples
 
 
-class TrainingConfig(Section):
-    """A checkpoint is written at each validation and after `checkpoint_minutes`; 0 means after every step.
+class TrainingConfig(Config):
+    """How long and towards what a model trains, how often it validates, and when it saves.
 
-    `validate_every` is a share of the steps. None leaves it to `training.interval`: about a tenth of the time goes to
-    validation, and no more validations are made than one at every 2 %. `average` is the share of the steps over which a
-    second set of weights is averaged (see `training.average`), e.g. 0.05; None, as in the paper, averages none.
-    `patience` ends a run after so many validations without a better one, once the KL has its full weight.
+    A checkpoint is written at each validation and after `checkpoint_minutes`; 0 means after every step.
+    `validate_every` is a share of the steps. None leaves it to `training.interval`, which lets validations take about a
+    tenth of the time and makes at most one after every 2 % of the steps. `average` is the share of the steps over which
+    a second set of weights is averaged (see `training.average`), e.g. 0.05; with None, as in the paper, there is none.
+    `patience` ends a run after so many validations without a better one, counted once the KL has its full weight.
     """
 
     steps: Annotated[int, Field(ge=1, le=10**9)] = 1_000_000
@@ -215,8 +216,11 @@ class TrainingConfig(Section):
     patience: Annotated[int, Field(ge=1, le=10**9)] | None = None
 
 
-class EstimatorConfig(Section):
-    """A gradient estimator by the stem of its file, in place of a smoothing; its own parameters learn faster."""
+class EstimatorConfig(Config):
+    """A gradient estimator, by the stem of its file, that trains in place of a smoothing.
+
+    If it has parameters of its own, such as baselines, they learn `rate_factor` times as fast as the model.
+    """
 
     name: str
     options: dict[str, float | int | bool] = {}
@@ -253,15 +257,18 @@ def _fitting(name: str, value: float | int | bool, kind: type) -> float | int | 
     return float(value) if kind is float else value
 
 
-class EvaluationConfig(Section):
-    """`beta`: the binary limit, or the smoothed model at the training β (App. I)."""
+class EvaluationConfig(Config):
+    """How a finished run is evaluated: with binary units ("inf"), or smoothed as in training (App. I)."""
 
     beta: Literal["inf", "training"] = "inf"
     samples: Annotated[int, Field(ge=1, le=10**7)] = 4000
 
 
-class Recipe(Section):
-    """`name` becomes part of a folder's name; what `recipes.budget` finds too large is refused."""
+class Recipe(Config):
+    """Everything that decides a run. Sections that do not fit each other, or the memory of the machine, are refused.
+
+    `name` becomes a part of the name of the run's folder.
+    """
 
     name: Annotated[str, AfterValidator(_file_name)]
     data: DataConfig = DataConfig()
@@ -300,10 +307,18 @@ class Recipe(Section):
         budget.check_early(self)
         return self
 
-    def _read_for_model(self) -> None:
-        """Images of one's own are read for the model's likelihood; a model may take the one that is asked for.
+    def without_path(self) -> "Recipe":
+        """The same without the path of one's own images, as if they had been given in Python."""
+        if self.data.path is None:
+            return self
+        given = self.data.model_copy(update={"path": None, "memory": True})
+        return Recipe.model_validate({**self.model_dump(), "data": given.model_dump()})
 
-        Fields of a frozen model are set here and nowhere else: what is written beside a run is what was resolved.
+    def _read_for_model(self) -> None:
+        """Make the likelihoods of the model and of the user's own images agree.
+
+        A recipe is frozen, and this is the only place that changes fields, so that the recipe stored beside a run says
+        what was decided.
         """
         if self.data.path is None:
             return

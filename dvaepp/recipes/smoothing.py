@@ -11,86 +11,71 @@ groups where those are Bernoulli.
 
 import dataclasses
 import reprlib
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import ConfigDict, model_validator
+from pydantic import model_validator
 
-from dvaepp.recipes.section import Section
+from dvaepp.recipes.config import Config
+from dvaepp.recipes.family import FamilyConfig
 
-SMALLEST, LARGEST = 1e-6, 1e6  # float32 ends at 1e-38 and 1e38, and a parameter is squared and exponentiated
-MOST_GROUPS = 192  # as many as a model may have: 64 global and 128 local ones
+SMALLEST, LARGEST = 1e-6, 1e6  # parameters are squared and exponentiated, and float32 ends at 1e-38 and 1e38
+MOST_GROUPS = 192  # the most that a model may have: 64 global and 128 local ones
 FORMS = 'NUMBER, {"start": NUMBER, "end": NUMBER}, or a list with one of these per group'
-OLD_DEFAULT = 8.0  # of the start and the end that every member had before parameters had names
+OLD_DEFAULT = 8.0  # the default of `start` and `end`, which old recipes had in place of named parameters
 
 
-class Annealed(Section):
+class AnnealedConfig(Config):
     """A number that goes linearly from `start` to `end` over training."""
 
     start: float
     end: float
 
 
-Value = float | Annealed
+Value = float | AnnealedConfig
 Sharpness = float | list[float] | Literal["inf"]
 
 
-def _members() -> dict[str, Any]:
-    from dvaepp.smoothing import MEMBERS  # it brings torch, which not every command needs
+class SmoothingConfig(FamilyConfig):
+    """The smoothing of the binary units; the head of this file shows its forms."""
 
-    return dict(MEMBERS)
-
-
-def known(name: Any) -> bool:
-    """Whether there is a smoothing of this name."""
-    return isinstance(name, str) and name in _members()
-
-
-def defaults(name: str) -> dict[str, Any]:
-    """The parameters of a member and their defaults; a parameter without one is None, and a recipe has to give it."""
-    own = [field for field in dataclasses.fields(_members()[name]) if not field.kw_only]
-    return {field.name: None if field.default is dataclasses.MISSING else field.default for field in own}
-
-
-def unknown(name: str, key: str) -> str:
-    """The message that refuses a parameter which the member does not have."""
-    names = list(defaults(name))
-    remedy = f"it takes {', '.join(names)}; e.g. smoothing.{names[0]}={FORMS}" if names else "it takes none"
-    return f"{name} has no parameter {reprlib.repr(key)}: {remedy}"
-
-
-class SmoothingConfig(Section):
-    """See the head of this file. Parameters that are not given take the member's defaults."""
-
-    model_config = ConfigDict(extra="allow")  # the parameters; the validator refuses what the member does not have
-
+    folder: ClassVar[str] = "smoothing"
+    called: ClassVar[tuple[str, str]] = ("smoothing", "parameter")
+    forms: ClassVar[str] = FORMS
     name: str = "exponential"
 
     @classmethod
-    def of(cls, name: str, **parameters: Any) -> "SmoothingConfig":
-        return cls.model_validate({"name": name, **parameters})
+    def defaults(cls, name: str) -> dict[str, Any]:
+        own = [field for field in dataclasses.fields(cls.members()[name]) if not field.kw_only]
+        return {field.name: None if field.default is dataclasses.MISSING else field.default for field in own}
 
-    @model_validator(mode="before")
     @classmethod
-    def _complete(cls, given: Any) -> Any:
-        """Refuse another member's parameters, and fill in the defaults."""
-        if not isinstance(given, dict):
+    def renamed(cls, own: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+        """Read old recipes, in which `start` and `end` stand for those of the first parameter."""
+        old = {key: given[key] for key in ("start", "end") if key in given and key not in own}
+        first = next(iter(own), None)
+        if not old or first in given:  # an old and a new form at once: `start` and `end` will be refused as unknown
             return given
-        given = dict(given)
-        name = given.pop("name", "exponential")
-        if not known(name):
-            raise ValueError(f"no smoothing called {reprlib.repr(name)}; there are {', '.join(sorted(_members()))}")
-        own = defaults(name)
-        given = _renamed(own, given)
-        for key in given:
-            if key not in own:
-                raise ValueError(unknown(name, key))
-        values = {key: given.get(key, default) for key, default in own.items()}
-        return {"name": name, **{key: _parsed(name, key, value) for key, value in values.items()}}
+        rest = {key: value for key, value in given.items() if key not in old}
+        if first is None:  # binary units have no parameter, and in old recipes these numbers meant nothing
+            return rest
+        start, end = old.get("start", OLD_DEFAULT), old.get("end", OLD_DEFAULT)
+        return {first: start if start == end else {"start": start, "end": end}, **rest}
+
+    @classmethod
+    def parsed(cls, name: str, key: str, value: Any) -> Value | list[Value]:
+        if not isinstance(value, list | tuple):
+            return _single(name, key, value)
+        if not 1 <= len(value) <= MOST_GROUPS:
+            raise ValueError(f"{key} of {name}: a list has one value per group, from 1 to {MOST_GROUPS}")
+        return [_single(name, key, each) for each in value]
 
     @model_validator(mode="after")
     def _makeable(self) -> "SmoothingConfig":
-        """Refuse what the member would refuse in the first step; its ranges are intervals, so the ends decide."""
-        member = _members()[self.name]
+        """Refuse what the smoothing itself would refuse while training.
+
+        It is enough to make it at the start and at the end, because the values that it allows are intervals.
+        """
+        member = self.members()[self.name]
         counts = {len(value) for value in self.parameters.values() if isinstance(value, list)}
         if len(counts) > 1:
             raise ValueError(f"lists of {self.name} must have one value per group each, not {sorted(counts)}")
@@ -103,10 +88,6 @@ class SmoothingConfig(Section):
         return self
 
     @property
-    def parameters(self) -> dict[str, Value | list[Value]]:
-        return dict(self.__pydantic_extra__ or {})
-
-    @property
     def num_groups(self) -> int | None:
         """How many groups have a value of their own; None where one value serves all."""
         return next((len(value) for value in self.parameters.values() if isinstance(value, list)), None)
@@ -114,7 +95,10 @@ class SmoothingConfig(Section):
     def at(self, t: float) -> list[dict[str, float]]:
         """The member's parameters at progress t in [0, 1]: one entry for all groups, or one for each."""
         return [
-            {name: _number(value[group] if isinstance(value, list) else value, t) for name, value in self._items()}
+            {
+                name: _number(value[group] if isinstance(value, list) else value, t)
+                for name, value in self.parameters.items()
+            }
             for group in range(self.num_groups or 1)
         ]
 
@@ -133,38 +117,12 @@ class SmoothingConfig(Section):
     def end(self) -> Sharpness:
         return self.sharpness(1.0)
 
-    def _items(self) -> list[tuple[str, Value | list[Value]]]:
-        return list(self.parameters.items())
-
-
-def _renamed(own: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Read what was written before parameters had names: `start` and `end` were those of the first one."""
-    old = {key: given[key] for key in ("start", "end") if key in given and key not in own}
-    if not old:
-        return given
-    first = next(iter(own), None)
-    if first in given:
-        return given  # neither old nor new: refused as an unknown key
-    rest = {key: value for key, value in given.items() if key not in old}
-    if first is None:  # binary units had numbers that meant nothing
-        return rest
-    start, end = old.get("start", OLD_DEFAULT), old.get("end", OLD_DEFAULT)
-    return {first: start if start == end else {"start": start, "end": end}, **rest}
-
-
-def _parsed(name: str, key: str, value: Any) -> Value | list[Value]:
-    if isinstance(value, list | tuple):
-        if not 1 <= len(value) <= MOST_GROUPS:
-            raise ValueError(f"{key} of {name}: a list has one value per group, from 1 to {MOST_GROUPS}")
-        return [_single(name, key, each) for each in value]
-    return _single(name, key, value)
-
 
 def _single(name: str, key: str, value: Any) -> Value:
-    if isinstance(value, Annealed):
+    if isinstance(value, AnnealedConfig):
         value = {"start": value.start, "end": value.end}
     if isinstance(value, dict) and value.keys() == {"start", "end"}:
-        return Annealed(start=_finite(name, key, value["start"]), end=_finite(name, key, value["end"]))
+        return AnnealedConfig(start=_finite(name, key, value["start"]), end=_finite(name, key, value["end"]))
     return _finite(name, key, value)
 
 
@@ -179,6 +137,6 @@ def _finite(name: str, key: str, value: Any) -> float:
 
 
 def _number(value: Value, t: float) -> float:
-    if isinstance(value, Annealed):
+    if isinstance(value, AnnealedConfig):
         return value.end if t == 1 else value.start + (value.end - value.start) * t
     return value

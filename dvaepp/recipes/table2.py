@@ -1,7 +1,8 @@
 """Table 2: feed-forward VAEs with RBM and directed priors (Sec. 7.2, App. F). One function per column.
 
-Where the paper is silent the settings are those of the public runs: 3e-4 for the first 2 % of steps, weight decay 1e-4
-on kernels. β was cross-validated over {5, 6, 8, 10}; our defaults are the values later public runs used.
+What the paper does not state is set as in public runs of the model: a rate of 3e-4 for the first 2 % of the steps, and
+a weight decay of 1e-4 on kernels. The paper chose β from {5, 6, 8, 10} by validation; our defaults are those of later
+public runs.
 """
 
 from typing import Literal

@@ -2,11 +2,14 @@
 
 import datetime
 import platform
+import shlex
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from dvaepp.evaluation import record as evaluations
+from dvaepp.models.trained import Trained
 from dvaepp.recipes.schema import Recipe
 from dvaepp.reporting import numbers
 from dvaepp.reporting.figures import kl, rbm, units
@@ -45,8 +48,21 @@ def glance(run: Run) -> list[Fact]:
         facts.append(
             Fact("Active units", numbers.count(sum(active)), f"of {numbers.count(sum(run.recipe.model.unit_groups))}")
         )
-    total = run.recipe.training.steps
-    facts.append(Fact("Steps", numbers.count(last_step(run)), f"of {numbers.count(total)}"))
+    total = numbers.count(run.recipe.training.steps)
+    if run.exported and run.trained is not None:
+        return facts + _of_an_export(run, run.trained, total)
+    facts.append(Fact("Steps", numbers.count(last_step(run)), f"of {total}"))
+    return facts
+
+
+def _of_an_export(run: Run, trained: Trained, total: str) -> list[Fact]:
+    """What can be said of a model without the metrics of its training."""
+    groups = run.recipe.model.unit_groups
+    facts = [Fact("log Z", log_z.value.removesuffix(" nats"), f"nats, {log_z.detail}") for log_z in partition(run)[:1]]
+    if groups:
+        facts.append(Fact("Binary units", numbers.count(sum(groups)), f"in {numbers.plural(len(groups), 'group')}"))
+    facts.append(Fact("Parameters", numbers.count(sum(p.numel() for p in trained.model.parameters()))))
+    facts.append(Fact("Trained for", f"{numbers.count(trained.record['step'])} steps", f"of {total} in its recipe"))
     return facts
 
 
@@ -75,6 +91,42 @@ def evaluation(run: Run) -> list[Fact]:
     if "bits_per_dim" in e:
         facts.append(Fact("Per dimension", f"{numbers.nats(e['bits_per_dim'], 4)} bits"))
     return facts
+
+
+def evaluate_command(run: Run) -> str:
+    """What evaluates the run, to be copied as it is. The page names the run's folder and not the way to it."""
+    if run.recipe.model.kind == "own":
+        return f"dvaepp.evaluate({run.name!r}, model=build())"
+    name = f"./{run.name}" if run.name.startswith("-") else run.name  # or it would be taken for an option
+    return f"dvaepp evaluate {shlex.quote(name)}"
+
+
+class Past(NamedTuple):
+    """A row of the evaluations that were made of a run."""
+
+    split: str
+    images: str
+    samples: str
+    beta: str
+    step: str
+    log_likelihood: str
+    note: str
+
+
+def history(run: Run) -> list[Past]:
+    """Every evaluation of the run's folder, in order. One alone stands on the page anyway."""
+    return [_past(run, each) for each in run.history] if len(run.history) > 1 else []
+
+
+def _past(run: Run, each: Record) -> Past:
+    images, samples, step = (
+        numbers.count(each[key]) if key in each else "?" for key in ("num_images", "num_samples", "steps")
+    )
+    beta = "∞" if each.get("beta") == "inf" else str(each.get("beta", "?"))
+    digest = "" if run.trained is None else run.trained.record.get(evaluations.DIGEST)
+    other = evaluations.DIGEST in each and each[evaluations.DIGEST] != digest
+    note = "shown above" if each == run.evaluation else "another checkpoint" if other else ""
+    return Past(str(each.get("split", "?")), images, samples, beta, step, _log_likelihood(each), note)
 
 
 def kl_facts(run: Run) -> list[Fact]:

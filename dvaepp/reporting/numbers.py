@@ -30,6 +30,15 @@ def short(value: Number) -> str:
     return _signed(f"{value:.4g}")
 
 
+def plural(number: int, word: str) -> str:
+    return f"{count(number)} {word}{'' if number == 1 else 's'}"
+
+
+def rough(value: Number) -> str:
+    """A number in two digits."""
+    return short(float(f"{value:.2g}"))
+
+
 def steps(value: Number, position: Any = None) -> str:
     """5000 as 5k, 1200000 as 1.2M; the signature is that of a tick formatter."""
     for size, letter in ((1e6, "M"), (1e3, "k")):

@@ -1,11 +1,12 @@
 """The page of a run: one HTML file that needs nothing else, neither scripts nor the network."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from dvaepp.data import Dataset
 from dvaepp.files import write_durably
@@ -35,6 +36,7 @@ def render(run: Run, samples: pictures.Sheet, reconstructions: pictures.Sheet) -
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["with_code"] = _with_code
     return environment.get_template("page.html").render(
         run=run,
         dataset=facts.dataset_name(run),
@@ -42,11 +44,12 @@ def render(run: Run, samples: pictures.Sheet, reconstructions: pictures.Sheet) -
         samples=samples,
         reconstructions=reconstructions,
         evaluation=facts.evaluation(run),
+        history=facts.history(run),
+        evaluate_command=facts.evaluate_command(run),
         curves=_drawings("curves", curves.panels([run])),
         no_curves=curves.missing(run),
         kl=_drawings("kl", kl.panels(run)),
         units=_drawings("units", units.panels(run)),
-        has_units=bool(run.recipe.model.unit_groups),
         local_groups=sum(name.startswith("h") for name in run.recipe.model.kl_names),
         rbm=_drawings("rbm", rbm.panels(run)),
         has_rbm=run.recipe.model.undirected,
@@ -62,6 +65,11 @@ def render(run: Run, samples: pictures.Sheet, reconstructions: pictures.Sheet) -
         about_run=facts.about_run(run),
         about_report=facts.about_report(),
     )
+
+
+def _with_code(text: str) -> Markup:
+    """A sentence with its commands, which stand between backticks, set as code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _drawings(prefix: str, panels: Sequence[Panel]) -> list[Drawing]:

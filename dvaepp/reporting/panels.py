@@ -6,51 +6,21 @@ follows the page from light to dark; in a figure they are what `COLOURS` says.
 
 import io
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import matplotlib
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-COLOURS = {
-    "ink": "#1b1f24",
-    "muted": "#59636e",
-    "rule": "#d8dde3",
-    "blue": "#1d66c1",
-    "orange": "#b5500b",
-    "green": "#18794e",
-    "purple": "#7d4cc9",
-}
-SERIES = [COLOURS[name] for name in ("blue", "orange", "green", "purple")]
-RUN_COLOURS = [*SERIES, "#a8326e", "#0f7280", "#7a6a00", "#59636e"]
+from dvaepp.reporting.drawing import COLOURS, ROW, STYLE, lift_legend, plain, rows_above
+
 SIZE = (3.9, 2.4)  # inches; 9 points on it are about 10 pixels on a phone
-STYLE: Any = {
-    "font.size": 9,
-    "text.color": COLOURS["ink"],
-    "axes.edgecolor": COLOURS["muted"],
-    "axes.labelcolor": COLOURS["muted"],
-    "axes.linewidth": 0.7,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "axes.titlesize": 10,
-    "axes.formatter.limits": (-4, 5),
-    "grid.color": COLOURS["rule"],
-    "grid.linewidth": 0.7,
-    "xtick.color": COLOURS["muted"],
-    "ytick.color": COLOURS["muted"],
-    "xtick.major.size": 3,
-    "ytick.major.size": 0,
-    "ytick.minor.size": 0,
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
-    "legend.handlelength": 1.4,
-    "legend.columnspacing": 1.2,
-    "lines.solid_capstyle": "round",
-}
+LEFT, RIGHT, BOTTOM, TOP = 0.6, 0.16, 0.46, 0.1  # margins of a plot in its panel, in inches
+HEADLINE = 0.24  # above the panels of a run, with its name
+TITLE = 0.24  # above a plot, with what it shows
+KEY = 0.24  # a row of the key below all panels
 
 
 class Panel(NamedTuple):
@@ -61,25 +31,70 @@ class Panel(NamedTuple):
     draw: Callable[[Axes], None]
 
 
-def together(rows: Sequence[tuple[str, Sequence[Panel]]]) -> Figure:
-    """Panels in rows of three; each entry starts a row of its own under its title, where that is not empty."""
-    cut = [(title, panels[start : start + 3]) for title, panels in rows for start in range(0, len(panels), 3)]
-    columns = max(len(panels) for _, panels in cut)
+class FigureRow(NamedTuple):
+    """Panels side by side, and what stands above them: the name of their run, and the rows of the tallest legend."""
+
+    headline: str
+    plots: list[tuple[Panel, Axes]]
+
+    @property
+    def above(self) -> float:
+        legend = max(rows_above(axes) for _, axes in self.plots) * ROW / 72
+        return TOP + TITLE + legend + (HEADLINE if self.headline else 0)
+
+
+def together(parts: Sequence[tuple[str, Sequence[Panel]]], keys: Sequence[Mapping[str, Artist]] = ()) -> Figure:
+    """Panels on a grid where all plots have one size and line up; each part starts a row under its name, if it has one.
+
+    `keys` are legends for all panels, from labels to lines, below them.
+    """
+    columns = _columns([len(panels) for _, panels in parts])
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(SIZE[0] * columns, (SIZE[1] + 0.4) * len(cut)), layout="constrained")
-        parts = figure.subfigures(len(cut), 1, squeeze=False)[:, 0]
-        shown = ""
-        for part, (title, panels) in zip(parts, cut, strict=True):
-            if title != shown:
-                part.suptitle(plain(title), x=0.01, ha="left", fontsize=11, fontweight="bold")
-                shown = title
-            grid = part.subplots(1, columns, squeeze=False)[0]
-            for axes, panel in zip(grid, panels, strict=False):
-                panel.draw(axes)
-                axes.set_title(panel.title, loc="left", pad=6 + 12 * _legend_rows(axes))
-            for axes in grid[len(panels) :]:
-                axes.remove()
+        figure = Figure()
+        rows = [
+            FigureRow(plain(name) if start == 0 else "", _drawn(figure, panels[start : start + columns]))
+            for name, panels in parts
+            for start in range(0, len(panels), columns)
+        ]
+        _arrange(figure, rows, columns, keys)
     return figure
+
+
+def _columns(numbers: Sequence[int]) -> int:
+    """Three or four to a row, whichever leaves fewer places empty; as many as there are, if they are fewer."""
+    return min(max(numbers), min((3, 4), key=lambda columns: sum(-number % columns for number in numbers)))
+
+
+def _drawn(figure: Figure, panels: Sequence[Panel]) -> list[tuple[Panel, Axes]]:
+    plots = []
+    for panel in panels:
+        axes = figure.add_axes((0.0, 0.0, 1.0, 1.0), label=str(len(figure.axes)))  # its place comes later
+        panel.draw(axes)
+        plots.append((panel, axes))
+    return plots
+
+
+def _arrange(figure: Figure, rows: Sequence[FigureRow], columns: int, keys: Sequence[Mapping[str, Artist]]) -> None:
+    """Give everything its place, from the top down."""
+    width, plot = SIZE[0] * columns, SIZE[1] - BOTTOM - TOP
+    height = sum(row.above + plot + BOTTOM for row in rows) + KEY * sum(-(-len(key) // columns) for key in keys)
+    figure.set_size_inches(width, height)
+    y = height
+    for row in rows:
+        if row.headline:
+            figure.text(0.1 / width, (y - 0.08) / height, row.headline, fontsize=11, fontweight="bold", va="top")
+        y -= row.above + plot
+        legend = max(rows_above(axes) for _, axes in row.plots)
+        for column, (panel, axes) in enumerate(row.plots):
+            left = column * SIZE[0] + LEFT
+            axes.set_position((left / width, y / height, (SIZE[0] - LEFT - RIGHT) / width, plot / height))
+            axes.set_title(panel.title, loc="left", pad=6 + ROW * legend)
+            lift_legend(axes, (legend - rows_above(axes)) * ROW / 72 / plot)
+        y -= BOTTOM
+    for key in keys:
+        place = (LEFT / width, y / height)
+        figure.legend([*key.values()], [*key], loc="upper left", bbox_to_anchor=place, ncols=columns, borderpad=0)
+        y -= KEY * -(-len(key) // columns)
 
 
 def svg(panel: Panel, prefix: str) -> str:
@@ -89,21 +104,14 @@ def svg(panel: Panel, prefix: str) -> str:
         axes = figure.subplots()
         panel.draw(axes)
         # the same margins in every panel, so that they line up on the page; room for the rows of a legend
-        figure.subplots_adjust(left=0.15, right=0.96, bottom=0.19, top=0.96 - 0.08 * _legend_rows(axes))
+        width, height = SIZE
+        above = TOP + ROW / 72 * rows_above(axes)
+        figure.subplots_adjust(
+            left=LEFT / width, right=1 - RIGHT / width, bottom=BOTTOM / height, top=1 - above / height
+        )
         written = io.StringIO()
         figure.savefig(written, format="svg", transparent=True)
     return _for_html(written.getvalue(), prefix)
-
-
-def legend_columns(labels: Sequence[str]) -> int:
-    """Side by side where they fit into the width of a panel, otherwise two to a row."""
-    return len(labels) if sum(map(len, labels)) <= 34 else 2
-
-
-def _legend_rows(axes: Axes) -> int:
-    legend = axes.get_legend()
-    labels = [] if legend is None else [text.get_text() for text in legend.get_texts()]
-    return -(-len(labels) // legend_columns(labels)) if labels else 0
 
 
 def _for_html(text: str, prefix: str) -> str:
@@ -125,9 +133,3 @@ def _for_html(text: str, prefix: str) -> str:
 def _rounded(attribute: re.Match[str]) -> str:
     """Hundredths of a point are finer than any screen; six decimals double the size of a page."""
     return re.sub(r"-?\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), attribute[0])
-
-
-def plain(text: str) -> str:
-    """A label as it is: matplotlib reads $ as mathematics and hides labels that start with an underscore."""
-    text = text.replace("$", r"\$")
-    return f"\u200b{text}" if text.startswith("_") else text

@@ -18,7 +18,7 @@ COLUMNS = 10
 
 
 class Sheet(NamedTuple):
-    """A picture as a data URI with its words, or only `missing`, a sentence."""
+    """A picture as a data URI with its words, or only `missing`, a sentence; nothing at all needs no words."""
 
     uri: str = ""
     alt: str = ""
@@ -29,7 +29,7 @@ class Sheet(NamedTuple):
 def samples(run: Run) -> Sheet:
     """From the prior; where latents vary below the global units, several images in a row share a sample of these."""
     if run.trained is None:
-        return Sheet(missing="Samples need a model.")
+        return Sheet()  # the page has told why there is no model
     per_code = run.trained.model.images_per_code
     generator = torch.Generator(_device(run)).manual_seed(0)
     try:
@@ -44,10 +44,10 @@ def samples(run: Run) -> Sheet:
 def reconstructions(run: Run, data_dir: Path | None, dataset: data.Dataset | None = None) -> Sheet:
     """Test images beside what the model makes of them. Nothing is downloaded for it."""
     if run.trained is None:
-        return Sheet(missing="Reconstructions need a model.")
+        return Sheet()
     name, path = run.recipe.data.name, run.recipe.data.path
     try:
-        dataset = _dataset(run.recipe, data_dir) if dataset is None else dataset
+        dataset = dataset_here(run.recipe, data_dir) if dataset is None else dataset
         x = dataset.images("test", data.subset(len(dataset.test), PAIRS))
         generator = torch.Generator(_device(run)).manual_seed(0)
         found = run.trained.reconstruct(x, generator).to(x)
@@ -63,7 +63,8 @@ def reconstructions(run: Run, data_dir: Path | None, dataset: data.Dataset | Non
     return Sheet(_uri(run.trained.shown(pairs)), f"{len(x)} test images, each beside its reconstruction.", caption)
 
 
-def _dataset(recipe: Recipe, data_dir: Path | None) -> data.Dataset:
+def dataset_here(recipe: Recipe, data_dir: Path | None) -> data.Dataset:
+    """The data set of a recipe where it lies; nothing is downloaded."""
     if recipe.data.path is None:
         data.check(recipe.data.name, data_dir)  # `load` would download what is missing
     return recipe.data.load(data_dir)

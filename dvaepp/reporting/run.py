@@ -19,7 +19,7 @@ class Run(NamedTuple):
     """The files of a run and, where it can be loaded, its model.
 
     `problems` holds a sentence for each thing that is missing or damaged, by the part it belongs to: "metrics",
-    "evaluation" or "model".
+    "evaluation" or "model". `history` has every evaluation that was ever made in the folder.
     """
 
     name: str
@@ -29,6 +29,12 @@ class Run(NamedTuple):
     evaluation: Record | None
     trained: Trained | None
     problems: dict[str, str]
+    history: list[Record]
+
+    @property
+    def exported(self) -> bool:
+        """Whether this is an exported model: what only training needs, and the metrics, stayed in its run."""
+        return self.trained is not None and "progress" not in self.trained.record
 
     @property
     def prior(self) -> BoltzmannPrior | None:
@@ -65,13 +71,19 @@ def read(folder: Path, recipe: Recipe, load: Callable[[Callable[[str], None]], T
         # a page is there to be shown to others: the name of the folder, not the way to it
         problems["model"] = f"{text.replace(str(folder), name) if len(folder.parts) > 1 else text}."
     evaluation = _evaluation(folder, recipe, trained, problems)
-    return Run(name, recipe, training, validation, evaluation, trained, problems)
+    run = Run(name, recipe, training, validation, evaluation, trained, problems, _history(folder))
+    if run.exported and not (training or validation):
+        problems.pop("metrics", None)  # they stayed where they were written
+    return run
+
+
+WITH_METRICS = "Curves of training, the KL of each group and active units are shown as soon as it holds some."
 
 
 def _metrics(path: Path, problems: dict[str, str]) -> tuple[list[Record], list[Record]]:
     """Training and validation records by step. A step met twice, as after a resumption, counts as last written."""
     if not path.is_file():
-        problems["metrics"] = "There are no metrics yet: metrics.jsonl is missing."
+        problems["metrics"] = f"There are no metrics yet: metrics.jsonl is missing. {WITH_METRICS}"
         return [], []
     training: dict[int, Record] = {}
     validation: dict[int, Record] = {}
@@ -88,11 +100,12 @@ def _metrics(path: Path, problems: dict[str, str]) -> tuple[list[Record], list[R
     elif damaged:
         problems["metrics"] = f"{len(damaged)} of {len(lines)} lines of metrics.jsonl are damaged and were left out."
     elif not lines:
-        problems["metrics"] = "There are no metrics yet: metrics.jsonl is empty."
+        problems["metrics"] = f"There are no metrics yet: metrics.jsonl is empty. {WITH_METRICS}"
     return [training[step] for step in sorted(training)], [validation[step] for step in sorted(validation)]
 
 
 NUMBERS = ("log_likelihood", "standard_error", "bits_per_dim", "num_images", "num_samples", "steps", "beta")
+LONGEST_HISTORY = 50  # evaluations
 TEXTS = ("split", "dataset", "data_checksum", "recipe", "beta", evaluations.DIGEST)
 
 
@@ -123,6 +136,14 @@ def _evaluation(folder: Path, recipe: Recipe, trained: Trained | None, problems:
             "This evaluation was written without the digest of its model; step, data and seed are those of this one."
         )
     return found
+
+
+def _history(folder: Path) -> list[Record]:
+    """The last evaluations ever made here, in their order; lines that are no evaluations are passed over."""
+    path = folder / evaluations.HISTORY
+    lines = path.read_bytes().splitlines()[-LONGEST_HISTORY:] if path.is_file() else []
+    found = [_of_known_kinds(parse(line) or {}) for line in lines]
+    return [evaluation for evaluation in found if "log_likelihood" in evaluation]
 
 
 def _checkpoint(step: Any, digest: str | None) -> str:

@@ -70,7 +70,9 @@ def _contrast(better: Cell, worse: Cell) -> str:
 
 
 def _compared(better: Cell, worse: Cell, found: Sequence[Record]) -> tuple[float, float, float] | None:
-    """How much better the first cell is, the standard error of that, and the scale; None without common records.
+    """How much better the first cell is, the standard error of this difference, and the scale of both.
+
+    None is returned if no scale has records of both cells.
 
     Log-likelihoods are better when larger, bits per dimension when smaller. Records of two sizes of network are never
     compared with each other.

@@ -1,7 +1,7 @@
-"""TLS credentials for dask: whoever can talk to a dask scheduler can run code as its user, so strangers must not.
+"""TLS credentials for dask. Anybody who can connect to a dask scheduler can run code as its user.
 
-For a cluster on this machine a key and its certificate are made anew and kept in memory: only processes that were
-given them can connect, in either direction. For a cluster elsewhere they come from dask's own configuration.
+For a cluster on this machine a new key and certificate are made for each run and kept in memory. Scheduler, workers and
+client accept only each other then. For a cluster elsewhere the credentials come from dask's own configuration.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""What a plan would cost, from steps measured here on one thread."""
+"""How long a plan would take, from the time of a few training steps on one thread of this machine."""
 
 import time
 
@@ -7,7 +7,7 @@ from dvaepp.reproduction.work import one_thread
 from dvaepp.training.state import build
 from dvaepp.training.step import step
 
-SECONDS = 1.0  # of measuring a recipe, at least two steps
+SECONDS = 1.0  # for which steps of a recipe are measured; at least two steps are
 
 
 def seconds_per_step(task: Task) -> float:

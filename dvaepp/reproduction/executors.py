@@ -1,4 +1,4 @@
-"""Where cells run: processes of this machine, or the workers of a dask cluster. All have `submit(function, text)`."""
+"""Where cells are trained: in processes of this machine, or by the workers of a dask cluster."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 from dvaepp.errors import UsageError
 from dvaepp.reproduction import credentials
 
-TRIES = 4  # of a task whose worker was killed
+TRIES = 4  # how often a task is started whose worker gets killed
 
 
 @runtime_checkable
@@ -29,7 +29,10 @@ class WorkerFailed(RuntimeError):
 
 
 class Processes:
-    """A new process for every task, so many at a time, one thread each. A killed one is started again and resumes."""
+    """Runs every task in a new process of one thread, `workers` of them at a time.
+
+    A process that was killed is started again, and goes on from its last checkpoint.
+    """
 
     def __init__(self, workers: int, log: Path, nice: bool = False) -> None:
         self._pool = ThreadPoolExecutor(workers)
@@ -89,10 +92,11 @@ FORMS = "local, dask-local, dask://HOST:PORT or dask+tls://HOST:PORT"
 
 @contextmanager
 def executor(where: str, workers: int, log: Path, nice: bool = False) -> Iterator[Executor]:
-    """ "local" processes, or dask: "dask-local" is a cluster of `workers` processes here, closed to other users by TLS.
+    """An executor by name: "local" for processes, "dask-local" for a dask cluster on this machine.
 
-    A scheduler at "dask://HOST:PORT" or "dask+tls://HOST:PORT" must see the same files. The first is open to all who
-    reach it; the second takes certificates from dask's configuration.
+    TLS keeps other users out of the local cluster. "dask://HOST:PORT" and "dask+tls://HOST:PORT" are schedulers
+    elsewhere, which must see the same files. The first accepts everybody who can reach it; the second takes the
+    certificates of dask's configuration.
     """
     if where == "local":
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +117,7 @@ def executor(where: str, workers: int, log: Path, nice: bool = False) -> Iterato
 
 
 class _Dask:
-    """dask's executor; what its workers have begun goes on with their cluster, or is begun again by the next run."""
+    """The executor of dask. After `stop` its workers finish what they have begun, if their cluster lives on."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner

@@ -11,7 +11,7 @@ from dvaepp.reproduction.records import Record
 
 
 class Measured(NamedTuple):
-    """What the records of a cell say; `spread` is over seeds, or the standard error where there is one seed."""
+    """The mean of a cell's records and their spread over seeds; with a single seed the spread is its standard error."""
 
     value: float
     spread: float

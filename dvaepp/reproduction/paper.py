@@ -1,6 +1,7 @@
 """Tables 1-3 and 5-8 of the paper (Table 4 is an architecture): each cell with the recipe that reproduces it.
 
-Log-likelihoods in nats, bits per dimension for CIFAR10. The deviation is over five runs, where the paper prints one.
+Values are log-likelihoods in nats, and for CIFAR10 bits per dimension. Deviations are over the paper's five runs, and
+None where the paper prints none.
 """
 
 from collections.abc import Iterator
@@ -12,8 +13,8 @@ from dvaepp.errors import UsageError
 class Cell(NamedTuple):
     """A number of the paper and the recipe behind it; `arguments` are those of the recipe function, in order.
 
-    `value` is None where the paper's table has no such number. A run that two tables show is a cell of the first, so
-    that it is trained once.
+    `value` is None if the paper's table does not have this number. A run that two tables show belongs to the first of
+    them, so that it is trained only once.
     """
 
     table: str

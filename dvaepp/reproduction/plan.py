@@ -15,7 +15,7 @@ from dvaepp.reproduction.paper import Cell
 
 
 class Task(BaseModel):
-    """A run of one cell: trained, and evaluated unless it is a candidate among several. Travels as JSON."""
+    """One run of a cell, which workers get as JSON; it is evaluated too, unless it is one of several candidates."""
 
     model_config = ConfigDict(frozen=True)
     cell: str
@@ -67,7 +67,7 @@ def tasks(
     results: Path,
     **options: Any,
 ) -> list[Task]:
-    """What is to be done for the cells, whether done already or not."""
+    """The tasks of the given cells, including those that have been done already."""
     if not 0 < scale <= 1:
         raise UsageError(f"--scale must be in (0, 1], got {scale}")
     made = []

@@ -1,4 +1,4 @@
-"""What a finished cell leaves: one JSON record, written by the run itself. `results/` holds them."""
+"""The record of a finished cell: a JSON file that its run has written into `results/`."""
 
 import hashlib
 import json
@@ -76,6 +76,11 @@ def digest(recipe: Recipe) -> str:
     return hashlib.sha256(json.dumps(recipe.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
 
 
+# Fields that evaluation.json has under the same names.
+EVALUATED = ["num_samples", "num_images", "split", "beta", "log_likelihood", "standard_error", "bits_per_dim"]
+EVALUATED += ["log_partition", "dataset", "data_checksum"]
+
+
 def of_run(
     folder: Path, cell: str, size: str, full_steps: int, selected_from: list[dict[str, Any]] | None = None
 ) -> Record:
@@ -91,17 +96,8 @@ def of_run(
         size=size,
         scale=recipe.training.steps / full_steps,
         steps=evaluation["steps"],
-        num_samples=evaluation["num_samples"],
-        num_images=evaluation["num_images"],
-        split=evaluation["split"],
-        beta=evaluation["beta"],
-        log_likelihood=evaluation["log_likelihood"],
-        standard_error=evaluation["standard_error"],
-        bits_per_dim=evaluation["bits_per_dim"],
-        log_partition=evaluation["log_partition"],
         average=evaluation.get("average"),
-        dataset=evaluation["dataset"],
-        data_checksum=evaluation["data_checksum"],
+        **{name: evaluation[name] for name in EVALUATED},
         recipe_sha256=digest(recipe),
         recipe=recipe.model_dump(mode="json"),
         code_version=code_version(),
@@ -132,8 +128,8 @@ def write(folder: Path, record: Record) -> Path:
 def read(folder: Path, table: str | None = None, say: Callable[[str], None] | None = None) -> list[Record]:
     """Every record of a table's cells in a folder, in order of names.
 
-    A file that is none is named to `say` and left out, so that one broken record hides no other; without `say` it is an
-    error.
+    A file that is no record is named to `say` and left out, so that one broken file does not hide the others. Without
+    `say` it is an error.
     """
     found = []
     names = None if table is None else {cell.name for cell in paper.cells(table)}

@@ -1,4 +1,4 @@
-"""Run the cells of a table: those without a record, in parallel, with one view over all of them."""
+"""Run, in parallel, the cells of a table that have no record yet, and show the progress of all of them together."""
 
 import json
 import sys
@@ -14,9 +14,9 @@ from dvaepp.reproduction.supplies import without_data
 from dvaepp.reproduction.work import perform
 from dvaepp.training.signals import Signals
 
-INTERVAL = 60.0  # seconds between plain lines
-STOP_SECONDS = 120.0  # for workers to save; one that takes longer ends by itself
-TAIL = 8192  # bytes of metrics that surely hold a whole line
+INTERVAL = 60.0  # seconds between two lines of progress where there is no terminal
+STOP_SECONDS = 120.0  # how long to wait for workers to save; one that takes longer goes on and ends by itself
+TAIL = 8192  # bytes at the end of metrics.jsonl, which are more than a line has
 
 
 def pending(tasks: Sequence[Task]) -> list[Task]:
@@ -27,15 +27,15 @@ def pending(tasks: Sequence[Task]) -> list[Task]:
 def run(
     tasks: Sequence[Task], *, where: str, workers: int, root: Path, say: Callable[[str], None], nice: bool = False
 ) -> None:
-    """Perform all tasks that are not done; of a cell's candidates, once trained, the best one is evaluated.
+    """Perform all tasks that have not been done; of several candidates for a cell only the best is evaluated.
 
-    SIGTERM, SIGINT and SIGHUP let the workers save and end, and raise SystemExit; the same call goes on from there.
+    On SIGTERM, SIGINT and SIGHUP the workers save and end, and SystemExit is raised. The same call goes on from there.
     """
     left = pending(tasks)
     say(f"{len(tasks) - len(left)} done already, {len(left)} to run")
     if not left:
         return
-    # a cluster elsewhere may have data that this machine lacks
+    # Data is looked for on this machine, unless the cells run on another one.
     absent = {} if "://" in where else without_data(left, say)
     failures = [f"{name}: {reason}" for name, reason in absent.items()]
     able = [task for task in left if task.name not in absent]
@@ -52,7 +52,7 @@ def run(
 
 
 def _perform(tasks: Sequence[Task], pool: Executor, signals: Signals, say: Callable[[str], None]) -> list[str]:
-    """Submit, watch, and collect what failed."""
+    """Submit the tasks, show their progress until all have ended, and return what went wrong with which."""
     futures = {pool.submit(perform, task.model_dump_json()): task for task in tasks}
     failures: list[str] = []
     open_futures = set(futures)
@@ -98,35 +98,35 @@ def best_validation(folder: Path) -> float:
     return max(float(value) for value in found if value is not None)
 
 
-class Progress(NamedTuple):
+class TaskProgress(NamedTuple):
     """How far a run is: steps done and of how many."""
 
     step: int
     steps: int
 
 
-def progress_of(task: Task) -> Progress:
-    """From the end of the run's metrics; 0 before the first line."""
+def progress_of(task: Task) -> TaskProgress:
+    """How far the run of a task is, from the last line of its metrics."""
     steps = task.recipe.training.steps
     if task.record_file.exists():
-        return Progress(steps, steps)
+        return TaskProgress(steps, steps)
     try:
         with open(task.folder / "metrics.jsonl", "rb") as file:
             file.seek(0, 2)
             file.seek(max(0, file.tell() - TAIL))
             lines = file.read().splitlines()
     except OSError:
-        return Progress(0, steps)
+        return TaskProgress(0, steps)
     for line in reversed(lines):
         try:
-            return Progress(int(json.loads(line)["step"]), steps)
+            return TaskProgress(int(json.loads(line)["step"]), steps)
         except (ValueError, KeyError, TypeError):
             continue
-    return Progress(0, steps)
+    return TaskProgress(0, steps)
 
 
 class _View:
-    """One line per running cell and one for all: bars on a terminal, a line a minute elsewhere."""
+    """The progress of all cells: a bar for each running one on a terminal, and a line every minute elsewhere."""
 
     def __init__(self, tasks: Sequence[Task], say: Callable[[str], None]) -> None:
         self.tasks, self.say = list(tasks), say

@@ -141,5 +141,5 @@ def of_table(table: str, found: Sequence[Record]) -> list[Record]:
 def tables_with_records(folder: Path) -> dict[str, list[Record]]:
     found = records.read(folder)
     mine = {table: of_table(table, found) for table in paper.TITLES}
-    # a table that shows another's runs beside its own has records only once there is one of its own
+    # A table may show runs of another table beside its own. It is listed only if it has a record of its own.
     return {table: some for table, some in mine.items() if any(each.cell.startswith(f"{table}/") for each in some)}

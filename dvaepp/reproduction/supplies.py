@@ -1,4 +1,4 @@
-"""Data sets that a plan needs: made sure of once, before many workers ask for them one by one."""
+"""Make sure that the data sets of a plan are there, before many workers try to download them at the same time."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,9 +7,9 @@ from dvaepp.reproduction.plan import Task
 
 
 def without_data(tasks: Sequence[Task], say: Callable[[str], None]) -> dict[str, str]:
-    """By the name of a task, in a few words, why its data set cannot be had; `say` is told the whole of each reason.
+    """The names of the tasks whose data set is not available, each with a short reason; `say` gets the whole reason.
 
-    A missing network is said once: after that no other data set is asked for that is not here.
+    Once a download has failed for want of a network, no other download is tried, so that the reason is told only once.
     """
     reasons: dict[str, str] = {}
     offline = False

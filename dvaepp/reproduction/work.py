@@ -1,4 +1,4 @@
-"""One cell from start to record, in whichever process or machine it runs; begun ones go on from their checkpoint."""
+"""The work of one task: train a cell, or go on with its training, evaluate it, and write its record."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ def _sayer(name: str) -> Callable[[str], None]:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Cells run side by side: a second thread each would slow all of them."""
+    """Use one thread of torch, because cells run side by side and more threads would slow all of them down."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

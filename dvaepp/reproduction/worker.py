@@ -1,6 +1,6 @@
-"""`python -m dvaepp.reproduction.worker`: perform the task on stdin. It ends, saved, when its parent does.
+"""`python -m dvaepp.reproduction.worker` performs the task that it reads from stdin.
 
-With `--nice` it leaves the processor to everybody else.
+If its parent process ends, it saves and ends too. With `--nice` it has the lowest priority.
 """
 
 import os
@@ -31,8 +31,11 @@ def main() -> None:
 
 
 def _be_nice() -> None:
-    """Lowest priority. Linux shares a processor among sessions first, and by niceness only inside each: so a worker has
-    a session of its own, and that is given the lowest priority too."""
+    """Take the lowest priority.
+
+    Linux divides a processor among sessions first, and compares priorities only within a session. So a worker has a
+    session of its own, and the session gets the lowest priority too.
+    """
     os.nice(19)
     try:
         with open("/proc/self/autogroup", "w") as file:

@@ -12,9 +12,9 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from dvaepp.distributed import Shard
 from dvaepp.errors import UsageError
 from dvaepp.priors.base import BoltzmannPrior
-from dvaepp.ranks import Shard
 
 
 class Chains(NamedTuple):

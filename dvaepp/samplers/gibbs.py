@@ -6,9 +6,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from dvaepp.distributed import Shard
 from dvaepp.errors import UsageError
 from dvaepp.priors.base import BoltzmannPrior
-from dvaepp.ranks import Shard
 from dvaepp.samplers.base import Chains, Sampler
 from dvaepp.samplers.blocks import BlockGibbs
 from dvaepp.samplers.noise import Noise

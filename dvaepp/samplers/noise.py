@@ -7,8 +7,8 @@ of chain c, unit i, step s is a function of (key, s, c, i) and of nothing else.
 import torch
 from torch import Tensor
 
+from dvaepp.distributed import Shard
 from dvaepp.kernels import gibbs
-from dvaepp.ranks import Shard
 
 
 class Noise:

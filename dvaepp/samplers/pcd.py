@@ -2,8 +2,8 @@
 
 import torch
 
+from dvaepp.distributed import Shard
 from dvaepp.priors.base import BoltzmannPrior
-from dvaepp.ranks import Shard
 from dvaepp.samplers.base import Chains, Sampler
 from dvaepp.samplers.gibbs import GibbsSampler
 

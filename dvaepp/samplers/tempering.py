@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dvaepp.distributed import Shard
 from dvaepp.errors import UsageError
 from dvaepp.priors.base import BoltzmannPrior
-from dvaepp.ranks import Shard
 from dvaepp.samplers.base import Chains, Sampler, fair_coins
 from dvaepp.samplers.blocks import BlockGibbs, base_from_pilot
 from dvaepp.samplers.noise import Noise
@@ -35,7 +35,7 @@ class Adapted(NamedTuple):
     swap_rates: list[float]
 
 
-class Neighbours(NamedTuple):
+class SwapPairs(NamedTuple):
     """Pairs of neighbouring levels, (replicas, pairs, 2) of the rows there, a view; which levels, and how far apart."""
 
     rows: Tensor
@@ -111,11 +111,11 @@ class Tempering:
         self._count_round_trips()
         return gap.gather(1, self.row_of)
 
-    def _neighbours(self, parity: int) -> Neighbours:
+    def _neighbours(self, parity: int) -> SwapPairs:
         number = (self.num_levels - parity) // 2
         inside = slice(parity, parity + 2 * number)
         rows = self.row_of[:, inside].unflatten(1, (number, 2))
-        return Neighbours(rows, inside, self.ladder[inside].view(number, 2).diff()[:, 0])
+        return SwapPairs(rows, inside, self.ladder[inside].view(number, 2).diff()[:, 0])
 
     def _count_round_trips(self) -> None:
         """A row makes a round trip when it is at β = 1 again after it has been at β = 0."""

@@ -26,11 +26,7 @@ if TYPE_CHECKING:  # what a type checker cannot find by looking
     from dvaepp.smoothing.spike_exponential import SpikeExponential as SpikeExponential
     from dvaepp.smoothing.uniform_exponential import UniformExponential as UniformExponential
 else:
-
-    def __getattr__(name: str) -> object:
-        if name in _classes:
-            return _classes[name]
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals().update(_classes)
 
 
 def __dir__() -> list[str]:

@@ -2,8 +2,9 @@
 
     m <- b₁ m + (1-b₁) g,   u <- max(b₂ u, |g| + ε),   θ <- θ - lr / (1 - b₁^t) · m / u
 
-torch's own walks through a thousand small tensors and reads large ones from memory once per operation. Here parameters
-are views of one buffer, which `kernels.adamax` updates in few passes: the same numbers, several times faster.
+torch's own AdaMax visits a thousand small tensors one by one, and reads each large one from memory again for every
+operation. Here all parameters are views of one buffer, which `kernels.adamax` updates in a few passes. The numbers are
+the same, and a step takes a fraction of the time.
 """
 
 from collections.abc import Iterable
@@ -16,7 +17,11 @@ from dvaepp.kernels import adamax
 
 
 class Adamax(torch.optim.Optimizer):
-    """A parameter's state is {"exp_avg", "exp_inf"}, views of the buffers: fill it with `load`; a group has "step"."""
+    """AdaMax for the parameters of a whole model, with the arguments of `torch.optim.Adamax`.
+
+    The state of a parameter, "exp_avg" and "exp_inf" as in torch, consists of views of the flat buffers. It must
+    therefore be filled in place, which `load` does. The number of steps is kept once for each group of parameters.
+    """
 
     def __init__(
         self, params: Iterable[Any], lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
@@ -56,6 +61,7 @@ class Adamax(torch.optim.Optimizer):
             )
 
     def load(self, parameter: Tensor, state: dict[str, Tensor], step: int) -> None:
+        """Put the saved state of one parameter, and the number of steps that it was saved after, in its place."""
         for group in self.param_groups:
             group["step"] = step
         for name, value in state.items():

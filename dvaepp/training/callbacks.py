@@ -5,7 +5,7 @@ from typing import Any
 
 from dvaepp.errors import UsageError
 from dvaepp.training.loop import Callback
-from dvaepp.training.metrics import scalars
+from dvaepp.training.metrics import scalars, summary_writer
 
 
 def tensorboard(folder: Path | str) -> Callback:
@@ -14,11 +14,7 @@ def tensorboard(folder: Path | str) -> Callback:
 
     >>> dvaepp.train(model, data=x, run_dir="run", callbacks=[tensorboard("run/tensorboard")])
     """
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise UsageError("the tensorboard callback needs the extra: pip install 'dvaepp[tb]'") from None
-    writer = SummaryWriter(str(folder))
+    writer = summary_writer(folder)
 
     def write(record: dict[str, Any]) -> None:
         for name, value in scalars(record).items():

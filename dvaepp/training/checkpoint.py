@@ -113,7 +113,7 @@ def last_record(folder: Path) -> dict[str, Any] | None:
 
 
 class _Intact(NamedTuple):
-    """A checkpoint, its manifest, and by manifest the damage of those that would have come before it."""
+    """An intact checkpoint, its manifest, and the manifests that were tried before it with what is wrong with each."""
 
     checkpoint: Checkpoint
     manifest: Path
@@ -241,9 +241,10 @@ def _named(manifest: Path) -> list[str]:
 
 
 def _set_aside(folder: Path, manifests: Sequence[Path], ending: str) -> None:
-    """Rename manifests, and those of their tensors that no other manifest names: no longer read, and never dropped.
+    """Rename manifests, and those of their files of tensors that no other manifest names.
 
-    Tensors come first: after a crash in between their manifest is found damaged once more, and its turn comes then.
+    Renamed files are neither read nor deleted any more. Files of tensors are renamed first. If a crash comes in
+    between, their manifest names files that are missing; it is found damaged at the next start and renamed then.
     """
     others = [path for path in [*_manifests(folder), folder / "best.json"] if path not in manifests]
     elsewhere = {name for path in others for name in _named(path)}
@@ -253,7 +254,7 @@ def _set_aside(folder: Path, manifests: Sequence[Path], ending: str) -> None:
 
 
 def _of_step(manifest: Path) -> list[str]:
-    """The tensors of a manifest that cannot be read, by their name."""
+    """The files of tensors that belong to a manifest which cannot be read, found by the step in their names."""
     return [path.name for path in manifest.parent.glob(f"{manifest.stem}-*.safetensors")]
 
 
@@ -267,7 +268,10 @@ def _rename(path: Path, ending: str) -> None:
 
 
 def _drop_old(folder: Path) -> None:
-    """Manifests before files, so that a crash in between leaves files without a manifest, not the other way round."""
+    """Delete checkpoints that are no longer kept.
+
+    A manifest is deleted before its files, so that a crash in between never leaves a manifest without its files.
+    """
     manifests = _manifests(folder)
     for path in manifests[:-KEPT]:
         remove(path)

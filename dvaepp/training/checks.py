@@ -1,14 +1,14 @@
-"""What is refused before anything is built: too many processes, images of another kind."""
+"""Checks that need no model and therefore come first: the number of processes, and the kind of the images."""
 
-from dvaepp import ranks
+from dvaepp import distributed
 from dvaepp.data import Dataset
 from dvaepp.errors import UsageError
 from dvaepp.recipes.schema import Recipe
 
 
 def check_processes(recipe: Recipe) -> None:
-    """Refuse more processes than can share a batch and the chains."""
-    n = ranks.size()
+    """Refuse so many processes that one of them would get no image of a batch, or no chain."""
+    n = distributed.size()
     if n > 1 and recipe.estimator is not None:
         raise UsageError("gradient estimators train in one process: start without torchrun")
     if n > min(recipe.training.batch_size, recipe.chains.num_chains):

@@ -23,13 +23,13 @@ class Clock:
         return (step - self.first_step) / (time.monotonic() - self.started)
 
     def left(self, step: int) -> str:
-        """The time that the steps left will take, e.g. "12 min left"; nothing before there is a step to go by."""
+        """How long the remaining steps will take, e.g. "12 min left"; empty before the first step has been measured."""
         if step <= self.first_step:
             return ""
         return f"{duration((self.steps - step) / self.speed(step))} left"
 
     def announce(self, step: int, say: Callable[[str], None]) -> None:
-        """Once, after some seconds."""
+        """Tell speed and time left a single time, as soon as some seconds of training have been measured."""
         if not self._announced and step > self.first_step and time.monotonic() - self.started > 5:
             self._announced = True
             say(f"{self.speed(step):.3g} steps/s; about {self.left(step)}")

@@ -1,7 +1,8 @@
-"""What, beside recipe, data and seed, decides the last bits of a run: kept in every manifest and compared on resume.
+"""The conditions under which a run computes, such as versions, threads and kernels; every checkpoint keeps them.
 
-Sums are rounded in the order in which they are made, and that order depends on all of this. A run that is resumed under
-other conditions goes on as a run with the same seed would there: equally good, but not the same bits.
+Recipe, data and seed decide what a run computes, but not its last bits: a sum is rounded in the order in which its
+terms are added, and that order depends on these conditions. A run that is resumed under other conditions is equally
+good, but not bit for bit the run that it would have been. It says so when it goes on.
 """
 
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 
-from dvaepp import ranks
+from dvaepp import distributed
 from dvaepp.kernels import policy
 from dvaepp.recipes.schema import Recipe
 from dvaepp.version import __version__
@@ -22,7 +23,7 @@ def conditions(recipe: Recipe, device: str) -> dict[str, str | int]:
         "torch": str(torch.__version__),
         "kernels": _kernels() if device == "cpu" else "none",
         "threads": torch.get_num_threads(),
-        "processes": ranks.size(),
+        "processes": distributed.size(),
         "device": f"{device} {torch.cuda.get_device_name(device)}" if device.startswith("cuda") else device,
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "precision": recipe.training.precision,
@@ -34,7 +35,10 @@ def _kernels() -> str:
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """One line on what differs, empty where nothing does; checkpoints of earlier versions have no conditions."""
+    """A line that names what differs from the checkpoint's conditions; empty where nothing does.
+
+    Checkpoints of earlier versions do not hold their conditions, and are taken to agree.
+    """
     known = before.get("conditions", now)
     differing = [f"{name} {known.get(name)} -> {now[name]}" for name in now if known.get(name) != now[name]]
     if not differing:

@@ -1,4 +1,4 @@
-"""Losses and gradients that are no longer finite: found before they reach a parameter."""
+"""Losses and gradients that are no longer finite are found before the optimizer puts them into a parameter."""
 
 import math
 from collections.abc import Sequence
@@ -29,13 +29,19 @@ def check_finite(state: State, loss: Tensor) -> None:
 
 
 def _all_finite(tensors: Sequence[Tensor]) -> bool:
-    """A sum is finite only where every term is; one that is not may have overflowed, so then each is looked at."""
+    """Whether all numbers are finite, which the sum of all of them shows with a single wait for the device.
+
+    An infinite sum is no proof: finite terms may have overflowed on the way. Only then each tensor is looked at.
+    """
     sums = torch.stack([tensor.sum() for tensor in tensors]).sum()
     return math.isfinite(sums.item()) or all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
 
 class Before(NamedTuple):
-    """What a step changes before its loss is known; enough, with the parameters, to take the step again."""
+    """The state before a step, with copies of what the step changes in place: the random generator and all buffers.
+
+    A step whose loss is not finite has not touched the parameters, so this is enough to take it again.
+    """
 
     state: State
     generator: Tensor

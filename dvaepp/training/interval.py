@@ -19,10 +19,10 @@ from dvaepp.recipes.schema import Recipe
 from dvaepp.training.schedules import smoothing_at
 from dvaepp.training.state import sums_exactly
 
-UNCOUNTED = 0.1  # of the steps, where the work of a model cannot be counted without numbers
-SHARE = 0.1  # of the time that validations take, about
-FINEST = 0.02  # of the steps: a full schedule of Tables 1 and 2 validates every 2 %
-FINEST_WITH_PLATEAU = 1 / 400  # the patience of a plateau counts validations, one for each of Table 3's 400 epochs
+UNCOUNTED = 0.1  # the interval, as a share of the steps, for a model whose work cannot be counted
+SHARE = 0.1  # the share of a run's time that validations may take, about
+FINEST = 0.02  # the shortest interval: a full schedule of Tables 1 and 2 validates after every 2 % of its steps
+FINEST_WITH_PLATEAU = 1 / 400  # the shortest with a plateau, whose patience counts validations: Table 3 has 400 epochs
 BACKWARD = 2  # a backward pass multiplies twice as often as the forward pass
 LOG_Z_SWEEPS = 200_000  # sweeps of one chain in an estimate of log Z: 16 replicas, about 16 temperatures, 780 sweeps
 
@@ -36,15 +36,17 @@ def with_interval(recipe: Recipe, model: Model, num_images: int) -> Recipe:
     except Exception:
         if recipe.model.counted:
             raise
-        return _validating(recipe, UNCOUNTED)  # networks of one's own may ask for numbers, which this copy has not
+        # A user's network may look at the numbers that it is given, and the copy on the meta device has none.
+        return validating(recipe, UNCOUNTED)
     steps, v = recipe.training.steps, work.validation_in_steps(recipe, num_images)
     number = max(1, int(steps / v * SHARE / (1 - SHARE)))
     finest = FINEST if recipe.optimizer.plateau is None else FINEST_WITH_PLATEAU
-    # a whole number of steps, rounded up: the last interval is then not a short rest of the others
-    return _validating(recipe, max(finest, math.ceil(steps / number) / steps))
+    # The interval is rounded up to whole steps. Rounded down, it would leave a short last interval at the end.
+    return validating(recipe, max(finest, math.ceil(steps / number) / steps))
 
 
-def _validating(recipe: Recipe, every: float) -> Recipe:
+def validating(recipe: Recipe, every: float | None) -> Recipe:
+    """The recipe with this interval of validations."""
     return recipe.model_copy(update={"training": recipe.training.model_copy(update={"validate_every": every})})
 
 
@@ -63,8 +65,8 @@ class Work(NamedTuple):
     def validation(self, recipe: Recipe, num_images: int) -> int:
         """The bound of each image, its importance samples, and log Z.
 
-        An importance sample counts as a whole forward pass. It needs less, since the image is encoded once for all of
-        them, and the rest makes up for the noise and the logarithms of its weight, which are not counted.
+        An importance sample is counted as a whole forward pass. It takes fewer multiply-adds than that, because each
+        image is encoded only once. The difference stands for its noise and its logarithms, which are not counted.
         """
         images = min(num_images, recipe.training.validation_images or num_images)
         passes = images * (1 + (recipe.training.validation_samples or 0))
@@ -86,7 +88,7 @@ def sweep_work(model: Model) -> int:
 def forward_work(recipe: Recipe, model: Model) -> int:
     """Multiply-adds of the bound of one image, counted on a copy of the model that has shapes and no numbers.
 
-    The copy evaluates: batch norm in training would wait for the other processes of a job.
+    The copy is in evaluation mode, because batch norm in training mode waits for the other processes of a job.
     """
     shapes = copy.deepcopy(model).to("meta").eval()
     x = torch.empty(1, *model.sample_shape, dtype=next(shapes.parameters()).dtype, device="meta")

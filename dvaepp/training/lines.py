@@ -1,21 +1,25 @@
-"""What a run says of itself: the numbers of a training step, and the line of a validation."""
+"""What a run reports: the numbers of a training step for metrics.jsonl, and a line of text for each validation."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dvaepp import ranks
+from dvaepp import distributed
 from dvaepp.models.base import Terms
 from dvaepp.recipes.schema import Recipe
 from dvaepp.training.log_z import is_known
-from dvaepp.training.schedules import kl_weight, learning_rate, sharpness
+from dvaepp.training.schedules import kl_weight, learning_rate
 from dvaepp.training.state import State
 from dvaepp.training.validation import active_units
 
 
 def train_record(recipe: Recipe, state: State, found: Terms, speed: float) -> dict[str, Any]:
-    """What metrics.jsonl holds of a training step."""
+    """The numbers of a training step, as metrics.jsonl holds them.
+
+    Bound and KL contain log Z, so they are left out unless log Z belongs to the parameters of this very step: with an
+    older log Z they would jump at every validation.
+    """
     t = (state.step - 1) / recipe.training.steps
     with torch.no_grad():
         record: dict[str, Any] = {
@@ -23,21 +27,21 @@ def train_record(recipe: Recipe, state: State, found: Terms, speed: float) -> di
             "learning_rate": learning_rate(recipe.optimizer, t, state.progress.decays),
             "steps_per_second": speed,
         }
-        if recipe.estimator is None:  # an estimator gives the bound whole
+        if recipe.estimator is None:  # a gradient estimator gives its bound as one number, without these parts
             record |= {
                 "reconstruction": found.log_likelihood.mean().item(),
                 "kl_weight": kl_weight(recipe.training.kl_warmup, t),
-                "beta": sharpness(recipe.smoothing, t),
+                "beta": recipe.smoothing.sharpness(t),
                 "active_units": active_units(found.logits),
             }
-        if is_known(state):  # else the numbers would be those of an older log Z
+        if is_known(state):
             record["bound"] = (found.log_likelihood - found.kl.sum(0)).mean().item()
             if recipe.estimator is None:
                 record |= {"kl": found.kl.sum(0).mean().item(), "kl_per_group": found.kl.mean(1).tolist()}
             if state.chains is not None:
                 record["log_z"] = state.log_z
         if state.model.boltzmann is not None and state.chains is not None:
-            z = state.chains.z if state.chains.shard is None else ranks.gather(state.chains.z, state.chains.shard)
+            z = state.chains.z if state.chains.shard is None else distributed.gather(state.chains.z, state.chains.shard)
             record["chain_energy"] = state.model.boltzmann.energy(z).mean().item()
             record["chain_mean"] = z.mean().item()
     return record
@@ -57,14 +61,14 @@ def validation_line(record: dict[str, Any], steps: int, left: str) -> str:
 
 
 def of_all_processes(recipe: Recipe, num_images: int, found: Terms) -> Terms:
-    """The terms of the whole batch, whichever processes have computed them."""
-    if ranks.size() == 1:
+    """The terms of the whole batch, gathered from the processes that have computed a shard of it each."""
+    if distributed.size() == 1:
         return found
     training = recipe.training
-    shard, copies = ranks.shard(min(training.batch_size, num_images)), training.importance_samples
+    shard, copies = distributed.shard(min(training.batch_size, num_images)), training.importance_samples
 
     def whole(x: Tensor, dim: int) -> Tensor:
         x = x.detach().unflatten(dim, (copies, shard.rows))
-        return ranks.gather(x, shard, dim + 1).flatten(dim, dim + 1)
+        return distributed.gather(x, shard, dim + 1).flatten(dim, dim + 1)
 
     return Terms(whole(found.log_likelihood, 0), whole(found.kl, 1), [whole(logits, 0) for logits in found.logits])

@@ -1,4 +1,7 @@
-"""One process owns a run directory. The lock is the operating system's: it goes with its owner, also after kill -9."""
+"""A lock that lets only one process train in a run directory.
+
+The operating system holds the lock and drops it when its owner ends, even by kill -9, so that no stale lock is left.
+"""
 
 import json
 import os
@@ -31,7 +34,7 @@ def _acquired(folder: Path) -> FileLock:
     path = folder / ".lock"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path.touch()  # under the user's umask; a FileLock would give the file it makes exactly the mode it is told
+        path.touch()  # made here, because a FileLock would ignore the user's umask in the file that it makes
         lock = FileLock(path, mode=stat.S_IMODE(path.stat().st_mode))
         lock.acquire(timeout=0)
         me = {"process": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}

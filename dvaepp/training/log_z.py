@@ -1,9 +1,10 @@
 """The number of log Z while training: summed exactly, or followed from one validation to the next.
 
-Its gradient comes from the chains (App. E) and needs no number. A number is needed for the bound and the KL that are
-shown, and for balancing (App. H). Where one side has few units log Z is summed exactly. Elsewhere each validation
-estimates it, and in between walkers follow it (`log_partition.follow`), at the lines of metrics or at every 50th step,
-whichever is rarer. They make as many sweeps as training makes steps: about 2 % of the work of a step with 100 chains.
+Training needs only the gradient of log Z, which comes from the chains (App. E). Its value is needed for the bound and
+the KL that are shown, and for balancing (App. H). Where one side of an RBM has few units, log Z is summed exactly.
+Otherwise each validation estimates it, and between two validations walkers follow it (`log_partition.follow`): at
+every line of the metrics or at every 50th step, whichever is rarer. The walkers make about one sweep for each step of
+training, which adds about 2 % to the work of a step with 100 chains.
 """
 
 import math
@@ -15,12 +16,12 @@ from dvaepp.recipes.schema import Recipe
 from dvaepp.training.schedules import line_due, log_every
 from dvaepp.training.state import State, estimate_log_z, sums_exactly
 
-FEWEST_STEPS = 50  # between two looks at log Z
-MOST_SWEEPS = 500  # of a walker between two looks
+FEWEST_STEPS = 50  # steps between two updates of log Z, at least
+MOST_SWEEPS = 500  # sweeps that a walker makes for one update, at most
 
 
 def at_this_step(recipe: Recipe, state: State) -> State:
-    """The state with log Z of its parameters, where the coming step shows it or balances by it."""
+    """The state with log Z of its present parameters, if the coming step will show it or balance by it."""
     step, steps = state.step + 1, recipe.training.steps
     if sums_exactly(state.model):
         due = recipe.training.kl_balance or line_due(step, steps)
@@ -50,13 +51,13 @@ def _with(state: State, log_z: float) -> State:
 
 
 def _here(recipe: Recipe, state: State) -> follow.Follower:
-    """The walkers at the parameters of now. Their noise is their own, so that training does not depend on them."""
+    """The walkers, moved to the present parameters; they have their own noise, so that training is unaffected."""
     assert state.follower is not None and state.model.boltzmann is not None
     sweeps = min(MOST_SWEEPS, max(1, state.step - state.log_z_step))
     return follow.follow(state.follower, state.model.boltzmann, _generator(recipe, state), sweeps)
 
 
 def _generator(recipe: Recipe, state: State, again: bool = False) -> torch.Generator:
-    """A function of seed and step alone: a resumed run draws the same."""
+    """A generator that depends on seed and step alone, so that a resumed run draws the same numbers."""
     seed = (recipe.training.seed * 1_000_003 + 2 * state.step + again + 1) % 2**63
     return torch.Generator(state.generator.device).manual_seed(seed)

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from dvaepp import ranks
+from dvaepp import distributed
 from dvaepp.data import Dataset
 from dvaepp.errors import to_stderr
 from dvaepp.files import write_durably
@@ -61,14 +61,17 @@ def train(
 ) -> Path:
     """Train `recipe` into `run_dir` and return it; `resume` continues from its last checkpoint, bit for bit on a CPU.
 
-    `model` and `dataset` stand in for those of the recipe, which then only describes them (`dvaepp.train` does so).
-    `say` receives progress lines (default: stderr). SIGTERM, SIGINT and SIGHUP save a checkpoint and raise SystemExit
-    with 143, 130 or 129; SIGUSR1 saves one and the run goes on. Inside `ranks.joined()` all processes of the job train
-    one model.
+    Choose it over `dvaepp.train`, which calls it, for a loop without pictures, or inside `distributed.joined()`, where
+    all processes of a job train one model. `model` and `dataset` take the place of those that the recipe names. `say`
+    receives progress lines (default: stderr). SIGTERM, SIGINT and SIGHUP save a checkpoint and raise SystemExit with
+    143, 130 or 129; SIGUSR1 saves one, and the run goes on.
+
+    >>> recipe = dvaepp.recipes.build("demo", overrides=["training.steps=10", "training.validation_images=2"])
+    >>> run = train(recipe, "run", dataset=dvaepp.data.as_dataset(torch.ones(20, 28, 28)), say=lambda line: None)
     """
     folder = Path(run_dir)
     say = say or to_stderr
-    if ranks.rank() != 0:
+    if distributed.rank() != 0:
         say = _nothing
     if resume:
         check_resumable(folder)
@@ -78,11 +81,11 @@ def train(
     dataset = recipe.data.load(data_dir) if dataset is None else dataset
     check_images(recipe, dataset)
     state = build(recipe, dataset, device, model)
-    with owned(folder) if ranks.rank() == 0 else nullcontext():
+    with owned(folder) if distributed.rank() == 0 else nullcontext():
         if resume:
             recipe, state = resumed(recipe, state, folder, dataset, device, say)
         else:
-            check_empty(folder)  # of what another process may have done since
+            check_empty(folder)  # again, now that the lock is ours: another process may have begun a run here
         recipe = with_interval(recipe, state.model, len(dataset.validation))
         about = {
             "dataset": dataset.name,
@@ -92,9 +95,9 @@ def train(
             "version": __version__,
             "conditions": conditions(recipe, device),
         }
-        if ranks.rank() == 0:
+        if distributed.rank() == 0:
             write_durably(folder / "recipe.json", (recipe.model_dump_json(indent=1) + "\n").encode())
-        processes = f", {ranks.size()} processes" if ranks.size() > 1 else ""
+        processes = f", {distributed.size()} processes" if distributed.size() > 1 else ""
         count = f"{len(dataset.train)} training images, {recipe.training.steps} steps{processes}"
         if dataset.summary:
             say(dataset.summary)
@@ -105,16 +108,16 @@ def train(
 
 
 def _nothing(line: str) -> None:
-    """What the other processes of a job say."""
+    """Say nothing: of several processes only the first one reports."""
 
 
 def _loop(job: Job, state: State, signals: Signals) -> None:
     steps = job.recipe.training.steps
-    assert job.recipe.training.validate_every is not None  # `with_interval` has seen to that
+    assert job.recipe.training.validate_every is not None  # `with_interval` has put a number here
     validate_every = max(1, round(steps * job.recipe.training.validate_every))
     clock = Clock(state.step, steps, job.recipe.training.checkpoint_minutes)
-    # on a terminal a bar; elsewhere the lines of each validation carry the time left
-    first = ranks.rank() == 0
+    # `progress` draws a bar on a terminal. Elsewhere the line of each validation tells how much time is left.
+    first = distributed.rank() == 0
     with (
         Metrics(
             job.folder if first else None, job.recipe.training.tensorboard, state.step, state.progress.validated
@@ -133,7 +136,7 @@ def _loop(job: Job, state: State, signals: Signals) -> None:
                 found = of_all_processes(job.recipe, len(job.dataset.train), found)
                 metrics.write(train_record(job.recipe, state, found, clock.speed(state.step)))
             clock.announce(state.step, job.say)
-            stop, due = ranks.largest(signals.received, int(clock.save_due() or signals.save_asked()))
+            stop, due = distributed.largest(signals.received, int(clock.save_due() or signals.save_asked()))
             if stop:
                 _stop(job, state, int(stop))
             if due:
@@ -143,7 +146,7 @@ def _loop(job: Job, state: State, signals: Signals) -> None:
 
 
 def _enough(job: Job, state: State) -> bool:
-    """Whether validations have stopped getting better for as long as the recipe is patient."""
+    """Whether the run may end early: `training.patience` validations in a row were no better than the best one."""
     patience, stale = job.recipe.training.patience, state.progress.stale
     if patience is None or stale < patience:
         return False
@@ -152,7 +155,7 @@ def _enough(job: Job, state: State) -> bool:
 
 
 def _guarded_step(job: Job, state: State) -> tuple[State, Terms]:
-    """A step, or the end of the run with all that is needed to take this step again."""
+    """Take a step. If a number is not finite, save the state before the step for `replay`, and end the run."""
     before = Before.of(state)
     try:
         state, found, _ = step(job.recipe, job.dataset, state, job.device)
@@ -166,16 +169,19 @@ def _guarded_step(job: Job, state: State) -> tuple[State, Terms]:
 
 
 def _validated(job: Job, state: State, signals: Signals, metrics: Metrics, clock: Clock) -> State:
-    """Validate and save. A signal cuts a long validation short: it is made up for when the run is resumed."""
-    if ranks.size() > 1:  # there nothing is cut short, so that the processes keep together
+    """Validate and save. A signal ends a long validation at once; a resumed run repeats it.
+
+    Several processes cannot leave a validation at different moments. They save before it, and then finish it.
+    """
+    if distributed.size() > 1:
         job.save(state)
     try:
-        with signals.raising() if ranks.size() == 1 else nullcontext():
+        with signals.raising() if distributed.size() == 1 else nullcontext():
             record = validate(job.recipe, job.dataset, state, job.device)
     except Stopped:
         _stop(job, state, signals.received)
     metrics.write(record)
-    for callback in job.callbacks if ranks.rank() == 0 else ():
+    for callback in job.callbacks if distributed.rank() == 0 else ():
         callback(record)
     state, best = judged(job.recipe, state, record)
     job.save(state, best)

@@ -1,4 +1,4 @@
-"""What a run writes about itself: one JSON object a line, and the same numbers for TensorBoard where asked."""
+"""metrics.jsonl, one JSON object on each line, and the same numbers for TensorBoard if the recipe asks for them."""
 
 import json
 import math
@@ -15,14 +15,16 @@ class Metrics:
     """Appends records, each with its `step`, to `metrics.jsonl`; flushed line by line."""
 
     def __init__(self, folder: Path | None, tensorboard: bool, first_step: int = 0, validated: int = 0) -> None:
-        """What an earlier process wrote after `first_step` is dropped, and validations after step `validated`: they
-        are about to be written again."""
+        """Open the file for a run at `first_step`, whose last validation was at step `validated`.
+
+        A resumed run repeats the steps after its checkpoint, so lines of later steps and validations are removed.
+        """
         self._writer: Any = None
         self._file: Any = None
-        if folder is None:  # another process writes
+        if folder is None:  # of several processes only the first writes
             return
         if tensorboard:
-            self._writer = _writer(folder / "tensorboard", first_step)
+            self._writer = summary_writer(folder / "tensorboard", purge_step=first_step + 1)
         self._path = folder / "metrics.jsonl"
         self._cpu_before = _cut(self._path, first_step, validated) - time.process_time()
         self._file = open(self._path, "a", buffering=1)
@@ -49,7 +51,7 @@ class Metrics:
         if self._file is not None:
             try:
                 self._file.close()
-            except OSError:  # a full disk was reported by write
+            except OSError:  # the disk is full, which `write` has reported already
                 pass
         if self._writer is not None:
             self._writer.close()
@@ -67,7 +69,7 @@ def scalars(record: dict[str, Any]) -> dict[str, float]:
 
 
 def _cut(path: Path, last_step: int, validated: int) -> float:
-    """Keep the lines up to a step, validations up to another, and no torn one; returns the CPU seconds they tell of."""
+    """Remove later lines and a torn last line from the file; returns the CPU seconds up to the last line kept."""
     if not path.exists():
         return 0.0
     lines = path.read_bytes().splitlines(keepends=True)
@@ -88,9 +90,10 @@ def _step(line: bytes) -> float:
         return math.inf
 
 
-def _writer(folder: Path, first_step: int) -> Any:
+def summary_writer(folder: Path | str, purge_step: int | None = None) -> Any:
+    """A writer for TensorBoard; what the folder holds of steps from `purge_step` on is not shown any more."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise UsageError("training.tensorboard=true needs the extra: pip install 'dvaepp[tb]'") from None
-    return SummaryWriter(str(folder), purge_step=first_step + 1)
+        raise UsageError("TensorBoard needs the extra: pip install 'dvaepp[tb]'") from None
+    return SummaryWriter(str(folder), purge_step=purge_step)

@@ -27,7 +27,7 @@ assert float(torch.nn.functional.conv2d(x, torch.ones(32, 32, 3, 3, dtype=torch.
 
 
 def autocast(precision: str, device: torch.device | str) -> AbstractContextManager[object]:
-    """Where the loss is computed."""
+    """The context in which the loss is computed: autocast for bfloat16, otherwise nothing."""
     if precision != "bfloat16":
         return nullcontext()
     return torch.autocast(torch.device(device).type, torch.bfloat16)

@@ -1,4 +1,4 @@
-"""The step at which a run stopped because a number was not finite, once more and with torch's anomaly detection."""
+"""Repeat the step at which a run stopped because a number was not finite, under torch's anomaly detection."""
 
 from pathlib import Path
 
@@ -12,9 +12,13 @@ from dvaepp.training.step import step
 
 
 def replay(run_dir: Path | str, *, data_dir: Path | str | None = None, device: str = "cpu") -> tuple[State, str]:
-    """The state before the failed step of a run, and what goes wrong in it: the operation whose gradient breaks, if so.
+    """The state before the failed step of a run, and a text that says what goes wrong in that step.
 
-    The state's model, chains and generator are at hand to look further.
+    Choose it after a run has ended with "the loss is nan" or "the gradient is not finite". The text names the operation
+    whose gradient is not finite; the state holds the model, the chains and the generator for a closer look.
+
+    >>> state, reason = replay("run")
+    >>> print(reason)
     """
     saved = checkpoint.read(Path(run_dir) / "failure", device=device)
     recipe = Recipe.model_validate(saved.recipe)

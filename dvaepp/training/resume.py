@@ -1,25 +1,22 @@
-"""Continuing a run: what may be resumed, by which recipe, on which data."""
+"""Continuing a run: a resumed run must have the recipe and the data that it began with."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dvaepp import ranks
+from dvaepp import distributed
 from dvaepp.data import Dataset
 from dvaepp.errors import UsageError
 from dvaepp.recipes import differences
 from dvaepp.recipes.schema import Recipe
 from dvaepp.training import checkpoint
 from dvaepp.training.conditions import changed, conditions
+from dvaepp.training.interval import validating
 from dvaepp.training.same_data import check_same_data
 from dvaepp.training.state import State, restore
 
-FREE = (
-    "training.tensorboard",
-    "training.checkpoint_minutes",
-    "training.patience",
-    "evaluation.",
-)  # may change when a run is resumed
+# Fields that may change when a run is resumed, because they do not change what the run computes.
+FREE = ("training.tensorboard", "training.checkpoint_minutes", "training.patience", "evaluation.")
 
 
 def check_empty(folder: Path) -> None:
@@ -28,7 +25,7 @@ def check_empty(folder: Path) -> None:
 
 
 def check_resumable(folder: Path) -> None:
-    """Tell of an export before anything is read, computed or locked for it."""
+    """Refuse an exported model before its data is read and a model is built for it."""
     record = checkpoint.last_record(folder / "checkpoints")
     if record is not None and "progress" not in record:
         raise UsageError(
@@ -40,9 +37,9 @@ def check_resumable(folder: Path) -> None:
 def resumed(
     recipe: Recipe, state: State, folder: Path, dataset: Dataset, device: str, say: Callable[[str], None]
 ) -> tuple[Recipe, State]:
-    """The state of the last checkpoint, for the recipe it was made by or one that only goes on for longer.
+    """The recipe, and the state of the last checkpoint; refuses another recipe unless it only trains for longer.
 
-    The recipe validates as often as before where it leaves that open.
+    A recipe that leaves the interval of validations open gets the one that the run began with.
     """
     if not checkpoint.exists(folder / "checkpoints"):
         say(f"{folder} has no checkpoint yet: starting from step 0")
@@ -73,13 +70,12 @@ def resumed(
 def _validating_as(recipe: Recipe, stored: dict[str, Any]) -> Recipe:
     if recipe.training.validate_every is not None:
         return recipe
-    update = {"validate_every": stored["training"]["validate_every"]}
-    return recipe.model_copy(update={"training": recipe.training.model_copy(update=update)})
+    return validating(recipe, stored["training"]["validate_every"])
 
 
 def _recovered(folder: Path, device: str, say: Callable[[str], None]) -> checkpoint.Checkpoint:
-    """The last intact checkpoint. The first process sets damaged files aside before the others begin to read."""
-    if ranks.rank() == 0:
+    """The last intact checkpoint. The first process renames damaged files before the other processes read any."""
+    if distributed.rank() == 0:
         saved = checkpoint.recover(folder, device, say)
-    ranks.largest(0)  # all wait here for the first
-    return saved if ranks.rank() == 0 else checkpoint.read(folder, device=device)
+    distributed.largest(0)  # an exchange in which all processes wait for the first
+    return saved if distributed.rank() == 0 else checkpoint.read(folder, device=device)

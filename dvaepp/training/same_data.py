@@ -1,7 +1,7 @@
-"""Whether a model meets the data that it was trained on: told by the checksum that every checkpoint carries.
+"""Check that data is the data that a model was trained on, by the checksum that every checkpoint carries.
 
-A data set with known files may lie on the disk in several forms, packed or plain. Each form has a digest of its own and
-holds the same images, so that a model trained on one of them goes on with another.
+The files of a known data set may lie on the disk in several forms, packed or plain. Their digests differ although they
+hold the same images, so all digests of the same data set count as equal.
 """
 
 import hashlib
@@ -31,7 +31,10 @@ def check_same_data(run_dir: Path | str, record: Mapping[str, Any], dataset: Dat
 
 
 def known_checksums(needed: list[File]) -> set[str]:
-    """What `Dataset.checksum` is for each choice of forms; stand-ins hold other images, and md5 does not tell."""
+    """Every value that `Dataset.checksum` may have for these files, one for each choice of their forms.
+
+    Stand-ins are left out because they hold other images, and so are forms of which only an md5 digest is known.
+    """
     choices = [[f for f in file.forms if f.digest.startswith("sha256:") and not f.stand_in] for file in needed]
     joined = ("".join(form.digest.removeprefix("sha256:") for form in forms) for forms in product(*choices))
     return {hashlib.sha256(digests.encode()).hexdigest() for digests in joined}

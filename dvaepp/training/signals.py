@@ -8,17 +8,18 @@ from typing import Any
 
 
 class Stopped(BaseException):
-    """A signal came while `Signals.raising`."""
+    """A signal came inside `Signals.raising`, so the work there was given up."""
 
 
 ENDING = ("SIGTERM", "SIGINT", "SIGHUP")
-SAVING = "SIGUSR1"  # as batch systems send it some time before they end a job
+SAVING = "SIGUSR1"  # batch systems can send it some time before they end a job
 
 
 class Signals:
-    """Note signals instead of dying in the middle of a step; a second SIGINT acts at once.
+    """Signals set a flag, which the loop looks at between two steps, instead of ending the process at once.
 
-    A signal that is ignored when the run starts, as `nohup` ignores SIGHUP, stays ignored.
+    A second SIGINT does end it at once. A signal that is ignored when the run starts, as `nohup` ignores SIGHUP, stays
+    ignored.
     """
 
     def __init__(self) -> None:
@@ -34,7 +35,7 @@ class Signals:
                 continue
             try:
                 self._before[number] = signal.signal(number, self._note)
-            except ValueError:  # not in the main thread: whoever runs us keeps the signals
+            except ValueError:  # this is not the main thread, and Python handles signals only there
                 break
         return self
 
@@ -59,7 +60,7 @@ class Signals:
 
     @contextmanager
     def raising(self) -> Iterator[None]:
-        """For long work that may be given up: a signal raises Stopped at once."""
+        """A context for long work that may be given up: inside it, a signal raises Stopped at once."""
         if self.received:
             raise Stopped
         self._raising = True

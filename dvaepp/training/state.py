@@ -1,4 +1,4 @@
-"""Everything that a resumed run must find again, built from a recipe and put into a checkpoint and back."""
+"""The state of a run: built from a recipe, changed by every step, saved in a checkpoint and restored from it."""
 
 import copy
 import inspect
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dvaepp import ranks
+from dvaepp import distributed
 from dvaepp.data import Dataset
 from dvaepp.errors import UsageError
 from dvaepp.estimators import MEMBERS, Estimator
@@ -23,14 +23,16 @@ from dvaepp.samplers import Chains, pcd
 from dvaepp.training import checkpoint, precision
 from dvaepp.training.adamax import Adamax
 
-EXACT_SIDE = 12  # an RBM side this small is summed exactly whenever a number is needed
-LOG_Z_SWEEPS = 300  # budget of the log Z estimate at a validation
+EXACT_SIDE = 12  # up to so many units on the smaller side of an RBM, log Z is summed exactly
+LOG_Z_SWEEPS = 300  # sweeps of the estimate of log Z at a validation
 
 
 class Progress(NamedTuple):
-    """What validations have found: the best score and bound, validations since that bound, decays of the rate.
+    """What validations have found so far.
 
-    `validated` is the step of the last one, and `stale` counts validations since the best one.
+    `best` is the best score and `best_bound` the best bound. `waited` counts validations since that bound, and `decays`
+    how often this has lowered the learning rate. `validated` is the step of the last validation, and `stale` counts the
+    validations since the best score.
     """
 
     best: float = -math.inf
@@ -42,11 +44,12 @@ class Progress(NamedTuple):
 
 
 class State(NamedTuple):
-    """`log_z` is log Z at the parameters of step `log_z_step`, a number for metrics and balancing; 0 with a directed
-    prior. `follower` keeps it up with training where it is not summed exactly.
+    """Everything that changes in a run, and that a resumed run must find again.
 
-    `estimator`, where the recipe names one, has an optimizer of its own if it has parameters. `average` is the model
-    with averaged weights (see `training.average`), None where the recipe asks for none.
+    `log_z` is the value of log Z at the parameters of step `log_z_step`, for metrics and balancing; it is 0 with a
+    directed prior. `follower` holds the walkers that follow it where it is not summed exactly. `own_optimizer` trains
+    the parameters of a gradient estimator, if the recipe names one that has any. `average` is the model with averaged
+    weights (see `training.average`), or None.
     """
 
     model: Model
@@ -85,21 +88,24 @@ def build(recipe: Recipe, dataset: Dataset, device: str = "cpu", model: Model | 
 
 
 def _follower(state: State) -> follow.Follower | None:
-    """Walkers from the states of all chains."""
+    """Walkers that start from the states of all chains; None where log Z needs none."""
     if state.model.boltzmann is None or state.chains is None or sums_exactly(state.model):
         return None
     z, shard = state.chains.z, state.chains.shard
-    return follow.start(state.model.boltzmann, z if shard is None else ranks.gather(z, shard), state.log_z)
+    return follow.start(state.model.boltzmann, z if shard is None else distributed.gather(z, shard), state.log_z)
 
 
-def _chain_shard(num_chains: int) -> ranks.Shard | None:
-    return ranks.shard(num_chains) if ranks.size() > 1 else None
+def _chain_shard(num_chains: int) -> distributed.Shard | None:
+    return distributed.shard(num_chains) if distributed.size() > 1 else None
 
 
 def _build_estimator(
     recipe: Recipe, model: Model, device: str
 ) -> tuple[Estimator | None, torch.optim.Optimizer | None]:
-    """Baselines, scales and temperatures learn `rate_factor` times as fast as the model."""
+    """The gradient estimator that the recipe names, and an optimizer for its parameters, if it has any.
+
+    These are baselines, scales and temperatures; they learn `rate_factor` times as fast as the model.
+    """
     if recipe.estimator is None:
         return None, None
     member: Any = MEMBERS[recipe.estimator.name]
@@ -107,7 +113,7 @@ def _build_estimator(
     if "generator" in inspect.signature(member).parameters:
         options["generator"] = torch.Generator("cpu").manual_seed(recipe.training.seed)
     try:
-        with torch.device("cpu"):  # its noise, too, is drawn there
+        with torch.device("cpu"):  # the generator of its initial values is on the CPU
             estimator: Estimator = member(model.group_sizes, math.prod(model.image_shape), **options)
         estimator = estimator.to(device, precision.WEIGHTS[recipe.training.precision])
     except TypeError as error:
@@ -127,7 +133,10 @@ def example_model(recipe: Recipe) -> Model:
 
 
 def build_optimizer(recipe: Recipe, model: Model) -> torch.optim.Optimizer:
-    """L2 on kernels, batch-norm scales and couplings only: Adam's `weight_decay` is the gradient of 1/2 |w|²."""
+    """The optimizer of the model's parameters, with weight decay on those that are named "weight".
+
+    These are kernels, scales of batch norm and couplings. The `weight_decay` of Adam adds the gradient of 1/2 |w|².
+    """
     decayed = [p for name, p in model.named_parameters() if name.endswith("weight")]
     others = [p for name, p in model.named_parameters() if not name.endswith("weight")]
     o = recipe.optimizer
@@ -149,16 +158,16 @@ def estimate_log_z(model: Model, generator: torch.Generator, num_sweeps: int = L
     if sums_exactly(model):
         return log_partition(prior, "exact").value
     if not any(bool(p.any()) for p in prior.parameters()):
-        return prior.num_units * math.log(2)  # untrained: independent fair units
+        return prior.num_units * math.log(2)  # an untrained machine has independent fair units
     return log_partition(prior, "tempering", generator, num_sweeps=num_sweeps, num_replicas=16).value
 
 
 def save(folder: Path, state: State, recipe: Recipe, about: dict[str, Any], best: bool = False) -> None:
-    """Write a checkpoint: the first process does, with the chains of all."""
+    """Write a checkpoint. Of several processes only the first writes, after it has gathered the chains of all."""
     chains = state.chains
     if chains is not None and chains.shard is not None:
-        chains = chains._replace(z=ranks.gather(chains.z, chains.shard))
-    if ranks.rank() != 0:
+        chains = chains._replace(z=distributed.gather(chains.z, chains.shard))
+    if distributed.rank() != 0:
         return
     tensors = checkpoint.with_prefix("model", state.model.state_dict())
     if state.average is not None:
@@ -214,15 +223,15 @@ def restore(state: State, saved: checkpoint.Checkpoint) -> State:
         z = tensors["chains"] if shard is None else tensors["chains"][shard.first : shard.last]
         chains = Chains(z, record["chain_sweeps"], shard, tensors.get("hot_chains"))
     progress: dict[str, Any] = {name: -math.inf if v is None else v for name, v in record["progress"].items()}
-    progress.setdefault("validated", record["step"])  # schema 1 was written at validations
+    progress.setdefault("validated", record["step"])  # checkpoints of schema 1 were written at validations only
     step, log_z = record["step"], record["log_z"]
-    log_z_step = record.get("log_z_step", step)  # before there were followers it was as good as any
+    log_z_step = record.get("log_z_step", step)  # older checkpoints do not tell, because nothing followed log Z then
     state = state._replace(chains=chains, step=step, log_z=log_z, log_z_step=log_z_step, progress=Progress(**progress))
     return state._replace(follower=_restored_follower(state, saved))
 
 
 def _restored_follower(state: State, saved: checkpoint.Checkpoint) -> follow.Follower | None:
-    """From the chains where the checkpoint is older than followers."""
+    """The walkers of a checkpoint; one that was written before there were any lets them start from its chains."""
     found = checkpoint.under("follower", saved.tensors)
     if not found:
         return _follower(state)
@@ -237,9 +246,10 @@ def _names(state: State) -> list[str]:
 
 
 def _former_order(state: State) -> list[str]:
-    """The order of the optimizer when checkpoints did not name it: by the names that tensors had then.
+    """The order in which the optimizer of an old checkpoint, which does not name its parameters, held them.
 
-    A model's own parameters come before those of its modules, and some of its own have become a module's.
+    torch lists a model's own parameters before those of its modules. Some of the model's own parameters have become
+    those of a module since, so the order has to be made from the names that they had then.
     """
     groups = [group["params"] for group in state.optimizer.param_groups]
     names: dict[Tensor, str] = {parameter: name for name, parameter in state.model.named_parameters()}

@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
-from dvaepp import ranks
+from dvaepp import distributed
 from dvaepp.data import Dataset
+from dvaepp.distributed import Shard
 from dvaepp.models.base import Terms
 from dvaepp.models.noise import BatchNoise
 from dvaepp.objectives import importance_weighted, kl_balance
-from dvaepp.ranks import Shard
 from dvaepp.recipes.schema import Recipe
 from dvaepp.samplers import pcd
 from dvaepp.training import log_z
@@ -20,7 +20,7 @@ from dvaepp.training.state import State
 
 
 def step(recipe: Recipe, dataset: Dataset, state: State, device: str) -> tuple[State, Terms, Tensor]:
-    """One update: chains, bound, gradient, optimizer. The state returned has counted it."""
+    """Draw a batch and make one update with it; the state that is returned has counted this step."""
     t = state.step / recipe.training.steps
     for group in state.optimizer.param_groups:
         group["lr"] = learning_rate(recipe.optimizer, t, state.progress.decays)
@@ -28,14 +28,17 @@ def step(recipe: Recipe, dataset: Dataset, state: State, device: str) -> tuple[S
         state.model.train()  # walks through all modules
     indices = batch_indices(len(dataset.train), recipe.training.batch_size, state.step, recipe.training.seed)
     x = dataset.batch(indices, state.generator)
-    shard = ranks.shard(len(x)) if ranks.size() > 1 else None
+    shard = distributed.shard(len(x)) if distributed.size() > 1 else None
     if shard is not None:
         x = x[shard.first : shard.last]
     return update(recipe, state, x.to(device, WEIGHTS[recipe.training.precision]), shard)
 
 
 def update(recipe: Recipe, state: State, x: Tensor, shard: Shard | None = None) -> tuple[State, Terms, Tensor]:
-    """The update from images x, a batch or this process's shard of it; raises NonFinite and changes no parameter."""
+    """The update from images x, which are a batch or this process's shard of it.
+
+    A loss or gradient that is not finite raises NonFinite before any parameter has changed.
+    """
     if state.estimator is not None:
         return _estimated_update(recipe, state, x)
     if state.model.boltzmann is not None and state.chains is not None:
@@ -47,7 +50,7 @@ def update(recipe: Recipe, state: State, x: Tensor, shard: Shard | None = None) 
     state.optimizer.zero_grad(set_to_none=True)
     loss.backward()
     parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
-    loss = ranks.sum_gradients(parameters, loss.detach())
+    loss = distributed.sum_gradients(parameters, loss.detach())
     check_finite(state, loss)
     state.optimizer.step()
     state = state._replace(step=state.step + 1)
@@ -82,11 +85,10 @@ def _estimated_update(recipe: Recipe, state: State, x: Tensor) -> tuple[State, T
 
 
 def _loss(recipe: Recipe, state: State, x: Tensor, shard: Shard | None = None) -> tuple[Tensor, Terms]:
-    """Minus the bound with its KL weighted by γ, and balanced over groups while γ < 1 (App. H).
+    """Minus the bound, with its KL weighted by γ and, while γ < 1, balanced over groups (App. H).
 
-    With K samples the weighted KL stands inside the importance weights.
-
-    Of a shard: the part of the batch's mean that its examples contribute.
+    With K samples the weighted KL is a part of the importance weights. The loss of a shard is what its examples
+    contribute to the mean over the batch, so that the losses of all processes add up to that mean.
     """
     training, t = recipe.training, state.step / recipe.training.steps
     weight = kl_weight(training.kl_warmup, t)
@@ -100,7 +102,7 @@ def _loss(recipe: Recipe, state: State, x: Tensor, shard: Shard | None = None) -
     kl = found.kl
     if training.kl_balance and weight < 1:
         each = kl.detach().reshape(len(kl), samples, len(x)).mean(1)
-        kl = kl * kl_balance(each if shard is None else ranks.gather(each, shard, 1))[:, None]
+        kl = kl * kl_balance(each if shard is None else distributed.gather(each, shard, 1))[:, None]
     log_w = (found.log_likelihood - weight * kl.sum(0)).reshape(samples, len(x))
     return -_mean(importance_weighted(log_w) if samples > 1 else log_w[0], shard), found
 
@@ -110,10 +112,10 @@ def _mean(values: Tensor, shard: Shard | None) -> Tensor:
 
 
 def _log_z(state: State, shard: Shard | None) -> Tensor | float:
-    """The number of log Z as last estimated, with the gradient of the chains (App. E).
+    """The last estimate of log Z as a value, with the gradient that the chains give (App. E).
 
-    Each process has a shard of the chains and one of the examples; their shares may differ, and the sum over all
-    processes must be the mean over all chains.
+    Gradients are summed over processes, and this sum must be the mean over all chains. A process may hold another share
+    of the chains than of the examples, so its gradient is scaled by the ratio of the two.
     """
     if state.model.boltzmann is None or state.chains is None:
         return 0.0
@@ -125,7 +127,7 @@ def _log_z(state: State, shard: Shard | None) -> Tensor | float:
 
 
 def batch_indices(size: int, batch_size: int, step: int, seed: int) -> Tensor:
-    """The images of a step: every epoch is a permutation that depends on seed and epoch alone."""
+    """Which images a step takes. An epoch visits them in an order that depends on the seed and the epoch alone."""
     per_epoch = max(1, size // batch_size)
     epoch, place = divmod(step, per_epoch)
     order = _epoch_order(size, seed, epoch)

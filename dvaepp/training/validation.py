@@ -1,4 +1,7 @@
-"""Bound and K-sample log-likelihood on validation images, with noise of their own: training is not disturbed."""
+"""Bound and K-sample log-likelihood on validation images.
+
+A validation has its own generator, so that a run trains to the same bits however often it validates.
+"""
 
 import math
 from typing import Any
@@ -6,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dvaepp import ranks
+from dvaepp import distributed
 from dvaepp.data import Dataset, subset
 from dvaepp.evaluation import log_likelihood
 from dvaepp.evaluation.pieces import in_pieces
@@ -19,7 +22,7 @@ from dvaepp.training.precision import WEIGHTS
 from dvaepp.training.schedules import kl_weight, smoothing_at
 from dvaepp.training.state import Progress, State, estimate_log_z
 
-ACTIVE_VARIANCE = 0.01  # a unit is active when its μ varies this much over images
+ACTIVE_VARIANCE = 0.01  # a unit counts as active if the variance of its μ over images is larger than this
 
 
 @torch.no_grad()
@@ -40,7 +43,7 @@ def _measured(recipe: Recipe, dataset: Dataset, model: Model, step: int, device:
     chosen = subset(len(dataset.validation), recipe.training.validation_images)
     smoothing, samples = smoothing_at(recipe.smoothing, t), recipe.training.validation_samples
     model.eval()
-    log_z = ranks.from_first(estimate_log_z(model, torch.Generator(device).manual_seed(seed)))
+    log_z = distributed.from_first(estimate_log_z(model, torch.Generator(device).manual_seed(seed)))
 
     def columns(x: Tensor, generator: torch.Generator) -> Tensor:
         x = x.to(WEIGHTS[recipe.training.precision])
@@ -54,7 +57,7 @@ def _measured(recipe: Recipe, dataset: Dataset, model: Model, step: int, device:
 
     widths: list[int] = []
     whole = in_pieces(dataset.images("validation", chosen), columns, seed=seed, device=device)
-    reconstruction, kl, *others = whole.split(ranks.from_first(widths), 1)
+    reconstruction, kl, *others = whole.split(distributed.from_first(widths), 1)
     estimates = others.pop() if samples is not None else None
     record = {
         "step": step,
@@ -81,7 +84,7 @@ def active_units(logits: list[Tensor]) -> list[int]:
 
 
 def judged(recipe: Recipe, state: State, record: dict[str, Any]) -> tuple[State, bool]:
-    """Take a validation into account: log Z, the plateau, and whether it is the best so far."""
+    """The state after a validation, with its log Z and its progress, and whether this validation is the best so far."""
     old, bound = state.progress, record["validation_bound"]
     improved = bound > old.best_bound
     new = Progress(
@@ -93,7 +96,7 @@ def judged(recipe: Recipe, state: State, record: dict[str, Any]) -> tuple[State,
     )
     better = score(record) > old.best
     plateau = recipe.optimizer.plateau
-    # while γ grows the bound of the next validation is expected to move by itself
+    # While γ grows the bound changes by itself, so no validation is held against the run before γ has reached 1.
     annealing = kl_weight(recipe.training.kl_warmup, state.step / recipe.training.steps) < 1
     new = new._replace(stale=0 if better or annealing else old.stale + 1)
     if plateau is not None and annealing:

@@ -61,6 +61,16 @@ def test_search_finds_the_queries_own_kind(run: Path, images: Path, made: Path, 
     assert (tmp_path / "hits.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_hits_are_not_shown_from_images_that_have_changed(run: Path, images: Path, tmp_path: Path, capsys) -> None:
+    own, index, out = tmp_path / "own.npz", tmp_path / "index.npz", tmp_path / "hits.png"
+    np.savez(own, images=_pixels(images)[:20])
+    main(["index", str(run), "--images", str(own), "--out", str(index)])
+    np.savez(own, images=_pixels(images)[1:21])
+    capsys.readouterr()
+    error = _refused(capsys, "search", run, index, "--images", images, "--limit", 3, "--k", 2, "--out", out)
+    assert "does not hold the images that the index was made of" in error and not out.exists()
+
+
 def test_labels_tell_how_good_the_hits_are(run: Path, images: Path) -> None:
     """The label is the half that is dark; codes of a trained model keep it, shuffled labels have chance."""
     trained = runs.load(run)
@@ -130,6 +140,9 @@ def test_other_models_and_grey_images_are_refused(run: Path, images: Path, made:
     wrong = tmp_path / "wrong.npy"
     np.save(wrong, np.zeros((2, 5, 5), np.uint8), allow_pickle=False)
     assert "images must have shape" in _refused(capsys, "compress", run, wrong, "--out", out)
+    np.save(wrong, np.zeros((2, 4, 9), np.uint8), allow_pickle=False)  # as many pixels as the model's 6 x 6
+    assert "images must have shape" in _refused(capsys, "compress", run, wrong, "--out", out)
+    assert "of shape (1, 4, 9), and the model takes (1, 6, 6)" in _refused(capsys, "index", run, "--images", wrong)
     assert "k must be from 1" in _refused(capsys, "search", run, made / "index.npz", "--images", images, "--k", 401)
     assert "must end in .npz or .png" in _refused(
         capsys, "search", run, made / "index.npz", "--images", images, "--out", tmp_path / "x.gif"

@@ -1,5 +1,6 @@
 """Lossless coding: the stack beside information content, integers beside mpmath, archives beside their images."""
 
+import hashlib
 import math
 import os
 import subprocess
@@ -162,6 +163,42 @@ def test_what_cannot_be_coded_is_refused_with_the_reason() -> None:
         IntegerNetwork([(np.array([[2**40]] * 2), np.zeros(2, int)), (np.full((1, 2), 2**38), np.zeros(1, int))])
     with pytest.raises(UsageError, match="weights must be finite"):
         quantized([np.nan])
+
+
+def test_no_archive_is_made_that_could_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "MOST_PIXELS", 74)
+    model = integer_model(small([3]))
+    assert len(archive.decompress(model, archive.compress(model, drawn(2)).data)) == 2
+    with pytest.raises(UsageError, match="an archive takes at most 74 pixels, got 75: make several"):
+        archive.compress(model, drawn(3))
+
+
+def _altered(content: bytearray, random: np.random.Generator) -> bytearray:
+    """Another state, other words, another number of images, a flipped bit, or a word left out; 48 bytes are header."""
+    kind, words = random.integers(0, 5), (len(content) - 48) // 4
+    if kind == 0:
+        content[40:48] = int(random.integers(2**32, 2**63)).to_bytes(8, "little")
+    elif kind == 1:
+        content[48:] = random.bytes(4 * words)
+    elif kind == 2:
+        content[24:28] = int(random.integers(0, 12) * 2).to_bytes(4, "little")  # there are 11
+    elif kind == 3:
+        content[int(random.integers(24, len(content)))] ^= 1 << int(random.integers(0, 8))
+    else:
+        place = 48 + 4 * int(random.integers(0, words))
+        del content[place : place + 4]
+    return content
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_checksum_made_anew_turns_no_damage_into_images(name: str) -> None:
+    """Whoever alters an archive can compute its checksum; the coder must still end where it began."""
+    model, random = integer_model(MODELS[name]()), np.random.default_rng(4)
+    whole = archive.compress(model, drawn(11)).data
+    for _ in range(60):
+        content = bytes(_altered(bytearray(whole[:-16]), random))
+        with pytest.raises(archive.Damaged, match="the archive is damaged"):
+            archive.decompress(model, content + hashlib.sha256(content).digest()[:16])
 
 
 def test_another_model_is_refused() -> None:

@@ -92,8 +92,19 @@ def test_what_cannot_be_searched_is_refused() -> None:
         index.search(np.zeros((1, 8), bool), 1, threads=0)
     with pytest.raises(UsageError, match="num_bits must be from 1"):
         HammingIndex(0)
-    with pytest.raises(UsageError, match="mu must have shape"):
+    with pytest.raises(UsageError, match=r"mu must have shape \(1, 8\), got \(1, 7\)"):
+        index.rerank(np.full((1, 7), 0.5), [[0]])
+    with pytest.raises(UsageError, match="mu must be probabilities"):
         index.rerank(np.full((1, 8), 1.5), np.zeros((1, 1), int))
+    for wrong in ([[0, 3]], [[-1]], [0], [[0.5]]):
+        with pytest.raises(UsageError, match="indices must be rows of the index, .* from 0 to 2"):
+            index.rerank(np.full((1, 8), 0.5), wrong)
+    for k in (0, -1, 3):
+        with pytest.raises(UsageError, match=f"k must be from 1 to the 2 candidates, got {k}"):
+            index.rerank(np.full((1, 8), 0.5), [[0, 1]], k)
+    with pytest.raises(UsageError, match=r"words must be uint64 of shape \(codes, 1\)"):
+        index.add_words(np.zeros((2, 3), np.uint64))
+    assert index.rerank(np.zeros((0, 8)), np.zeros((0, 2), int)).indices.shape == (0, 2)
     assert index.search(np.zeros((0, 8), bool), 2).indices.shape == (0, 2)
 
 

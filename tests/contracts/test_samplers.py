@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from dvaepp.distributed import Shard
 from dvaepp.errors import UsageError
 from dvaepp.priors import RBM, BoltzmannMachine, BoltzmannPrior
-from dvaepp.ranks import Shard
 from dvaepp.samplers import MEMBERS, Chains, GibbsSampler, Sampler, TemperingSampler, pcd
 from tests.samplers.states import P_VALUE, all_states, draw, log_weights, p_value, probabilities
 from tests.samplers.test_gibbs import _randomize

@@ -10,18 +10,38 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def _run(page: str) -> dict:
+def _run(page: str, changes: dict[str, str] | None = None) -> dict:
+    """Run the code of a page, with pieces of it changed: fewer steps, say."""
     text = (ROOT / page).read_text()
+    for piece, other in (changes or {}).items():
+        assert text.count(piece) == 1, f"{page} has {piece!r} {text.count(piece)} times"
+        text = text.replace(piece, other)
     code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
     namespace: dict = {}
     exec(compile(code, page, "exec"), namespace)
     return namespace
 
 
-def test_readme_example_runs() -> None:
-    names = _run("README.md")
+def test_readme_examples_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = _run("README.md", {"steps=3000": "steps=20", "samples=1000)": "samples=5, limit=50)"})
+    assert "log p(x) = -" in capsys.readouterr().out and names["result"]["log_partition"]["method"] == "exact"
+    assert len(list(names["run"].glob("samples/*.png"))) == 2
     assert names["logits"].grad.shape == (100, 200)
     assert ((names["nu"] >= 0) & (names["nu"] <= 1)).all()
+
+
+def test_readme_links_to_files_that_exist() -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text())
+    assert len(links) > 10
+    assert [link for link in links if "://" not in link and not (ROOT / link).is_file()] == []
+
+
+def test_getting_started() -> None:
+    names = _run("docs/getting_started.md")
+    assert names["pictures"].shape == names["again"].shape == (16, 1, 28, 28) and names["bits"].shape == (16, 200)
 
 
 def test_smoothing_tutorial_learns(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,6 +85,11 @@ def test_page_on_priors() -> None:
     names = _run("docs/priors.md")
     assert abs(names["estimate"].value - names["exact"].value) < 5 * names["estimate"].standard_error
     assert (names["rest"][:, :5] == 1).all() and names["marginals"].shape == (20,)
+
+
+def test_page_on_models() -> None:
+    names = _run("docs/models.md")
+    assert names["again"].shape == (10, 1, 28, 28)
 
 
 def test_bounds_page_says_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,12 +8,12 @@ import torch
 from scipy.integrate import quad
 
 from dvaepp.errors import UsageError
-from dvaepp.estimators import Concrete, Estimator
+from dvaepp.estimators import ConcreteEstimator, Estimator
 from tests.estimators.models import FEATURES, STANDARD_ERRORS, Toy
 
 
 def build(sizes: tuple[int, ...], features: int) -> Estimator:
-    return Concrete(sizes, features)
+    return ConcreteEstimator(sizes, features)
 
 
 def _log_concrete(zeta: float, logit: float, temperature: float) -> float:
@@ -41,7 +41,9 @@ def test_bound_and_gradient_equal_quadrature(temperature: float) -> None:
     exact = np.array([bound(posterior), (bound(posterior + 1e-4) - bound(posterior - 1e-4)) / 2e-4])
     model = Toy((1,), 200_000)
     offset = model.offsets[0].requires_grad_()
-    estimate = Concrete((1,), FEATURES, temperature=temperature).estimate(model, torch.Generator().manual_seed(0))
+    estimate = ConcreteEstimator((1,), FEATURES, temperature=temperature).estimate(
+        model, torch.Generator().manual_seed(0)
+    )
     (gradient,) = torch.autograd.grad(estimate.surrogate.sum(), offset)
     for values, expected in zip((estimate.bound, gradient[:, 0]), exact, strict=True):
         error = values.std().item() / 200_000**0.5
@@ -61,6 +63,6 @@ def test_a_target_without_its_parts_is_refused() -> None:
             return z[0].sum(-1)
 
     with pytest.raises(UsageError, match="log_likelihood and prior_logits"):
-        Concrete((4,), FEATURES).estimate(Joint(), None)
+        ConcreteEstimator((4,), FEATURES).estimate(Joint(), None)
     with pytest.raises(UsageError, match="temperature must be > 0, got 0"):
-        Concrete((4,), FEATURES, temperature=0.0)
+        ConcreteEstimator((4,), FEATURES, temperature=0.0)

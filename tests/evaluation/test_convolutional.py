@@ -15,7 +15,7 @@ from dvaepp.evaluation import log_likelihood
 from dvaepp.models.architecture import Architecture
 from dvaepp.models.dvaepp import DVAE
 from dvaepp.models.noise import BatchNoise
-from dvaepp.models.sources import Posterior
+from dvaepp.models.sources import PosteriorSource
 from dvaepp.smoothing import Exponential
 from tests.enumeration import energies, log_partition, log_sum_exp, states
 
@@ -217,7 +217,7 @@ def test_one_weight_equals_its_definition(global_kind: str, local_kind: str, smo
     )
     with torch.no_grad():
         noise = BatchNoise(torch.Generator().manual_seed(3), torch.device("cpu"))
-        drawn = model.top_down(Posterior(model, model.features(x), noise, smoothing, exact=True), 4)
+        drawn = model.top_down(PosteriorSource(model, model.features(x), noise, smoothing, exact=True), 4)
         net = copy.deepcopy(model).double()
         zeta, z = ([g[i].double() for g in drawn.zeta] for i in (0, 1))
         h, bits = ([g[i].double() for g in drawn.h] for i in (0, 1))

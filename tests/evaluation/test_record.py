@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from dvaepp import data, runs
+from dvaepp import data, pretrained, runs
 from dvaepp.cli import main
 from dvaepp.errors import UsageError
 from dvaepp.evaluation import record
@@ -23,8 +23,6 @@ from dvaepp.reproduction import records
 from dvaepp.training import checkpoint, train
 from dvaepp.training.same_data import check_same_data, known_checksums
 from tests.training.toy import quiet, recipe, stripes
-
-PRETRAINED = Path(__file__).resolve().parents[2] / "pretrained"
 
 
 @pytest.fixture(scope="module")
@@ -222,10 +220,10 @@ def test_other_images_than_those_of_training_are_refused(tmp_path: Path) -> None
     assert not list(run.glob("evaluation*"))
 
 
-@pytest.mark.parametrize("folder", sorted(PRETRAINED.iterdir()), ids=lambda folder: folder.name)
-def test_the_same_images_in_another_form_are_the_same_data(folder: Path) -> None:
+@pytest.mark.parametrize("name", pretrained.names())
+def test_the_same_images_in_another_form_are_the_same_data(name: str) -> None:
     """Static MNIST lies on the disk packed or plain: a model trained on one of them is evaluated on the other."""
-    trained_on = checkpoint.last_record(folder / "checkpoints")
+    trained_on = checkpoint.last_record(pretrained.folder(name) / "checkpoints")
     assert trained_on is not None
     known = known_checksums(data.files("mnist_static"))
     assert trained_on["data_checksum"] in known and len(known) == 2**3
@@ -326,11 +324,10 @@ def test_a_record_is_of_the_model_that_the_run_has(run: Path) -> None:
         records.of_run(run, "table2/x", "paper", 100)
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in PRETRAINED.iterdir()))
+@pytest.mark.parametrize("name", pretrained.names())
 def test_pretrained_models_have_their_own_evaluation(name: str) -> None:
     """Also without the digest that was added to it later: step, data and seed tell the same."""
-    folder = PRETRAINED / name
-    found = runs.evaluation_of(folder)
+    folder, found = pretrained.folder(name), runs.evaluation_of(name)
     assert found["num_images"] == 10_000
     saved, made = checkpoint.read(folder / "checkpoints", "best"), runs.read_recipe(folder)
     model = record.Evaluated(saved.digest, saved.record, made.training.seed)

@@ -1,6 +1,6 @@
 """winograd.c and residual_chain.c: float32 passes against torch's own convolutions in float64."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -8,15 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, elu
 
-from dvaepp.kernels import policy, residual_chain, wide, winograd
+from dvaepp.kernels import policy, residual_chain, winograd
 from dvaepp.kernels.convolution import convolve_after_elu, pixels_after_elu
 from dvaepp.models.build import with_kernels
 from dvaepp.networks.convolution import Conv
 from dvaepp.networks.residual import Residual
 
-WIDE_NODE, CONVOLVE_NODE, CHAIN_NODE = (
-    f"GeneratedBackwardFor_dvaepp_{name}_defaultBackward"
-    for name in ("wide_after_elu", "convolve_after_elu", "residual_chain")
+CONVOLVE_NODE, CHAIN_NODE = (
+    f"GeneratedBackwardFor_dvaepp_{name}_defaultBackward" for name in ("convolve_after_elu", "residual_chain")
 )
 
 # pixels, groups, rows, inputs, outputs: whole vectors of channels and parts of them, blocks of rows and their rests
@@ -111,67 +110,6 @@ def test_the_number_of_threads_changes_gradients_of_parameters_by_rounding_and_n
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5 * float(a.abs().max()))
 
 
-# pixels, rows, inputs of each kernel, outputs of a kernel
-WIDE = [
-    (16, 1, [480], 48),
-    (16, 30, [128, 128, 128, 128], 32),
-    (16, 9, [32, 64, 96, 96], 64),
-    (64, 7, [64, 48, 64], 96),
-    (16, 21, [96], 240),
-]
-
-
-def _wide_oracle(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
-    size = round(len(x) ** 0.5)
-    maps = elu(x).unflatten(0, (size, size)).permute(2, 3, 0, 1)
-    found = [conv2d(maps[:, : w.shape[1]], w, b, padding=1) for w, b in zip(weights, biases, strict=True)]
-    return torch.cat(found, 1).permute(2, 3, 0, 1).flatten(0, 1)
-
-
-@pytest.mark.parametrize("number", [1, 2, 3])
-@pytest.mark.parametrize("pixels, rows, inputs, outputs", WIDE)
-def test_kernels_side_by_side_are_their_convolutions(
-    pixels: int, rows: int, inputs: list[int], outputs: int, number: int
-) -> None:
-    """Kernels cut out of wider ones, some of fewer inputs than x has; to 2e-5 of the largest entry."""
-    g = torch.Generator().manual_seed(rows)
-    x = torch.randn(pixels, rows, max(inputs), generator=g).requires_grad_()
-    whole = [torch.randn(outputs, n + 8 * i, 3, 3, generator=g) / (9 * n) ** 0.5 for i, n in enumerate(inputs)]
-    whole = [w.requires_grad_() for w in whole]
-    biases = [torch.randn(outputs, generator=g).requires_grad_() for _ in inputs]
-    cut = [w[:, w.shape[1] - n :] for w, n in zip(whole, inputs, strict=True)]
-    assert policy.by_large_products(x, cut)
-    with threads(number):
-        found = _with_gradients(wide.after_elu(x, cut, biases), [x, *whole, *biases])
-        unbiased = wide.after_elu(x, cut)
-    x, *tensors = (t.detach().double().requires_grad_() for t in (x, *whole, *biases))
-    whole, biases = tensors[: len(inputs)], tensors[len(inputs) :]
-    cut = [w[:, w.shape[1] - n :] for w, n in zip(whole, inputs, strict=True)]
-    expected = _with_gradients(_wide_oracle(x, cut, biases), [x, *whole, *biases])
-    assert all(_error(a, b) < 2e-5 for a, b in zip(found, expected, strict=True))
-    none = [torch.zeros_like(b) for b in biases]
-    assert _error(unbiased, _wide_oracle(x, cut, none)) < 2e-5
-
-
-def test_side_by_side_without_gradients_of_the_input_or_of_the_weights() -> None:
-    g = torch.Generator().manual_seed(0)
-    x = torch.randn(16, 5, 256, generator=g).requires_grad_()
-    weight = torch.randn(64, 256, 3, 3, generator=g).requires_grad_()
-    dx, dw = torch.autograd.grad(*_against(wide.after_elu(x, [weight]), [x, weight]))
-    assert torch.equal(dx, torch.autograd.grad(*_against(wide.after_elu(x, [weight.detach()]), [x]))[0])
-    assert torch.equal(dw, torch.autograd.grad(*_against(wide.after_elu(x.detach(), [weight]), [weight]))[0])
-
-
-def test_side_by_side_takes_whole_vectors_of_channels_and_large_products() -> None:
-    x = torch.zeros(16, 2, 256)
-    assert policy.by_large_products(x, [torch.zeros(64, 256, 3, 3)] * 2)
-    assert not policy.by_large_products(x[..., :96], [torch.zeros(32, 96, 3, 3)])
-    assert not policy.by_large_products(x, [torch.zeros(72, 256, 3, 3)])
-    assert not policy.by_large_products(x[..., :250], [torch.zeros(128, 250, 3, 3)])
-    assert not policy.by_large_products(x, [torch.zeros(64, 256, 3, 3), torch.zeros(32, 256, 3, 3)])
-    assert not policy.by_large_products(x.double(), [torch.zeros(64, 256, 3, 3, dtype=torch.float64)])
-
-
 def test_without_biases_or_gradients_of_the_input_or_of_the_weights() -> None:
     x, weight, bias = _case((16, 1, 12, 16, 32))
     whole = winograd.after_elu(x, [weight], [bias])
@@ -225,7 +163,7 @@ def test_a_block_of_maps_uses_it_and_keeps_them_channels_last(channels: int, siz
     y = block(x)
     assert y.is_contiguous(memory_format=torch.channels_last)
     names = {type(node).__name__ for node in _nodes(y)}
-    assert WIDE_NODE in names if channels > 100 else CONVOLVE_NODE in names
+    assert (CONVOLVE_NODE in names) == (channels**2 <= policy.SMALL_PRODUCT)
     found = _with_gradients(y, tensors)
     double = Residual(channels, channels).double()
     double.load_state_dict({name: value.double() for name, value in block.state_dict().items()})

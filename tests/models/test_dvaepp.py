@@ -12,13 +12,13 @@ from torch import Tensor, nn
 import dvaepp
 from dvaepp import recipes, runs
 from dvaepp.data import Dataset
+from dvaepp.distributed import Shard
 from dvaepp.errors import UsageError
 from dvaepp.models.architecture import Architecture
 from dvaepp.models.build import build_model
 from dvaepp.models.dvaepp import DVAE
 from dvaepp.models.noise import BatchNoise
-from dvaepp.models.sources import Posterior, Prior
-from dvaepp.ranks import Shard
+from dvaepp.models.sources import PosteriorSource, PriorSource
 from dvaepp.smoothing import Exponential
 from dvaepp.training import checkpoint, train
 
@@ -159,7 +159,7 @@ def test_the_posterior_pass_equals_the_networks_one_by_one(global_kind: str, loc
     """
     model = _tiny(global_kind=global_kind, local_kind=local_kind).double()
     x = _images().double()
-    q = Posterior(model, model.features(x), _noise(), Exponential(8.0))
+    q = PosteriorSource(model, model.features(x), _noise(), Exponential(8.0))
     drawn = model.top_down(q, len(x))
     zeta, h = [g.value for g in drawn.zeta], [g.value for g in drawn.h]
     features = model.norm1(model.down1(model.input_norm(x)))
@@ -194,7 +194,7 @@ def test_prior_pass_draws_h_from_p_given_zeta() -> None:
     model = _tiny(local_kind="bernoulli")
     zeta = torch.tensor([[1.0, 0.0, 1.0, 1.0]]).expand(20_000, -1)
     with torch.no_grad():
-        drawn = model.top_down(Prior(model, list(zeta.split(2, 1)), _noise()), 20_000)
+        drawn = model.top_down(PriorSource(model, list(zeta.split(2, 1)), _noise()), 20_000)
         p = torch.sigmoid(model.p.walk(drawn.up[:1])([])[0])
     error = (p * (1 - p) / 20_000).sqrt()
     assert ((drawn.h[0].value.mean(0) - p).abs() < 5 * error).all()
@@ -209,7 +209,7 @@ def test_noise_of_a_shard_is_the_rows_of_the_whole_batch() -> None:
         noise = BatchNoise(_generator(3), torch.device("cpu"), shard)
         with torch.no_grad():
             return model.top_down(
-                Posterior(model, model.features(images), noise, Exponential(8.0)), len(images)
+                PosteriorSource(model, model.features(images), noise, Exponential(8.0)), len(images)
             ).features
 
     halves = torch.cat([latents(x[:2], Shard(0, 2, 6)), latents(x[2:], Shard(2, 6, 6))])

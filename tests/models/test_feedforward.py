@@ -9,8 +9,10 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.nn.functional import binary_cross_entropy_with_logits, linear
 
+from dvaepp.models.binary_vae import BinaryVAE
 from dvaepp.models.feedforward import FeedForward
 from dvaepp.networks.dense import Dense, linear_side_by_side
+from dvaepp.priors import RBM
 from dvaepp.smoothing import Exponential
 from dvaepp.training import checkpoint, train
 from tests.training import toy
@@ -83,6 +85,38 @@ def test_likelihood_and_gradients_equal_the_plain_form(centered_code: bool) -> N
         assert (mine is None) == (theirs is None)
         if mine is not None:
             torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+class _Encoder(torch.nn.Module):
+    """A network of one's own, which takes x and earlier groups apart."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.map = torch.nn.Linear(inputs, outputs)
+
+    def forward(self, x: Tensor, *before: Tensor) -> Tensor:
+        logits: Tensor = self.map(torch.cat([x.flatten(1), *before], 1))
+        return logits
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_copies_of_a_batch_share_what_depends_on_x_alone(own: bool) -> None:
+    """With K importance samples: values and gradients are those of a batch of K times as many images."""
+    g = torch.Generator().manual_seed(0)
+    model: BinaryVAE = FeedForward(torch.full((1, 2, 3), 0.3), (2, 3), hidden=(4,), generator=g)
+    if own:
+        encoders = [_Encoder(6, 2), _Encoder(8, 3)]
+        model = BinaryVAE(encoders, torch.nn.Linear(5, 6), RBM(2, 3), image_shape=(1, 2, 3), group_sizes=(2, 3))
+    x = (torch.rand(8, 1, 2, 3, generator=g) < 0.4).float().repeat(3, 1, 1, 1)
+    rho = [torch.rand(24, n, generator=g) for n in (2, 3)]
+    shared, plain = (model.posterior(x, rho, Exponential(5.0), copies) for copies in (3, 1))
+    for mine, theirs in zip([*shared.logits, *shared.zeta], [*plain.logits, *plain.zeta], strict=True):
+        torch.testing.assert_close(mine, theirs)
+    leaves = list(model.encoders.parameters())
+    slope = torch.randn(24, 3, generator=g)
+    gradients = [torch.autograd.grad((found.zeta[1] * slope).sum(), leaves) for found in (shared, plain)]
+    for mine, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_names_of_saved_tensors_do_not_change() -> None:

@@ -11,10 +11,11 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from dvaepp.errors import UsageError
 from dvaepp.evaluation.hidden import Hidden, hidden_log_likelihood, seen_pixels
-from dvaepp.models import inpainting
+from dvaepp.models import BinaryVAE, inpainting
 from dvaepp.models.feedforward import FeedForward
 from dvaepp.models.inpainting import Latents, inpaint
 from dvaepp.models.trained import Trained
+from dvaepp.priors import Factorial
 from tests.models.test_dvaepp import _images, _tiny
 from tests.samplers.states import P_VALUE, p_value
 
@@ -279,3 +280,25 @@ def test_log_likelihood_of_hidden_pixels_by_hand() -> None:
     assert found.item() == pytest.approx(np.log(0.25))
     with pytest.raises(UsageError, match="binary"):
         hidden_log_likelihood(x, x / 2, seen)
+
+
+def test_a_model_of_rows_completes_as_one_of_images_does() -> None:
+    """Data given as rows of numbers: the same weights and noise give the same pictures, in the shape of images."""
+
+    def made(sample_shape: tuple[int, ...]) -> Trained:
+        torch.manual_seed(3)
+        encoder = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(6, 4))
+        model = BinaryVAE([encoder], torch.nn.Linear(4, 6), Factorial([4]))
+        model.prepare(sample_shape, (1, 2, 3))
+        return Trained(model, None, {})
+
+    x = torch.tensor([[1.0, 0, 1, 0, 1, 0], [0.0, 0, 1, 1, 1, 0]])
+    seen = torch.tensor([True, False, True, False, False, True])
+    options = {"num_samples": 5, "num_rounds": 8}
+    rows, images = (
+        made(shape).inpaint(x.reshape(2, *shape), seen, torch.Generator().manual_seed(0), **options)
+        for shape in ((6,), (1, 2, 3))
+    )
+    assert rows.samples.shape == (5, 2, 1, 2, 3) and rows.mean.shape == (2, 1, 2, 3)
+    assert torch.equal(rows.samples, images.samples) and torch.equal(rows.mean, images.mean)
+    assert (rows.samples.flatten(2)[..., seen] == x[:, seen]).all()

@@ -135,6 +135,28 @@ def test_usage_counts_what_is_there() -> None:
     assert uneven.code_entropy == pytest.approx(0.8112781) and uneven.bit_entropy.item() == pytest.approx(0.8112781)
 
 
+def test_tokens_become_features_again(quantizer: BinaryQuantizer) -> None:
+    """Codes are whole numbers, and the features that they stand for are not."""
+    quantizer.eval()
+    codes, zeta, _ = quantizer(torch.randn(2, 6, 4, 3, generator=_generator()))
+    again = quantizer.expand(quantizer.from_indices(quantizer.indices(codes)))
+    assert again.dtype == torch.float32 and torch.equal(again, quantizer.expand(zeta)) and again.shape == (2, 6, 4, 3)
+
+
+def test_usage_knows_the_layout(quantizer: BinaryQuantizer) -> None:
+    codes = torch.zeros(2, 5, 3, 3, dtype=torch.int64)
+    codes[:, 1, 0] = 1
+    found = quantizer.usage(codes)
+    assert found.num_codes == 2 and found.bit_entropy.tolist() == pytest.approx([0, 0.9182958, 0, 0, 0])
+    long = usage(torch.eye(100).long())
+    assert long.num_codes == 100 and long.code_entropy == pytest.approx(math.log2(100))
+
+
+def test_a_batch_without_sites_has_no_loss(quantizer: BinaryQuantizer) -> None:
+    codes, zeta, loss = quantizer(torch.zeros(0, 6))
+    assert codes.shape == zeta.shape == (0, 5) and loss.item() == 0
+
+
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(UsageError, match="smoothing must be overlapping, got Concrete"):
         BinaryQuantizer(4, 4, smoothing=Concrete(temperature=0.5))
@@ -148,5 +170,12 @@ def test_what_cannot_be_is_refused() -> None:
         BinaryQuantizer(0, 4)
     with pytest.raises(UsageError, match="63 bits"):
         BinaryQuantizer(4, 63).indices(torch.zeros(2, 63))
+    with pytest.raises(UsageError, match=r"zeta must have 4 channels in dimension -1, got \(2, 5\)"):
+        BinaryQuantizer(4, 4).expand(torch.zeros(2, 5))
+    with pytest.raises(UsageError, match="codes must be 0 or 1; give the quantiser's codes"):
+        BinaryQuantizer(4, 4).indices(torch.full((2, 4), 0.3))
+    for wrong in (torch.tensor([16]), torch.tensor([-1]), torch.tensor([0.5])):
+        with pytest.raises(UsageError, match="must be whole, from 0 to 15"):
+            BinaryQuantizer(4, 4).from_indices(wrong)
     with pytest.raises(UsageError, match="at least one code"):
         usage(torch.zeros(0, 3))

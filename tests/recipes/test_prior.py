@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import dvaepp.priors
-from dvaepp import recipes, runs
+from dvaepp import pretrained, recipes, runs
 from dvaepp.errors import UsageError
 from dvaepp.recipes.prior import PriorConfig
 from dvaepp.registry import members
@@ -23,9 +23,9 @@ def _prior(*changes: str, name: str = "table2.rbm") -> PriorConfig:
 def test_a_recipe_names_its_prior_and_options_in_any_order() -> None:
     changes = ["model.prior.graph=king", "model.prior.name=boltzmann_machine"]
     assert _prior(*changes) == _prior(*reversed(changes)) == PriorConfig.of("boltzmann_machine", graph="king")
-    assert _prior("model.prior.name=boltzmann_machine").options == {"graph": "complete"}
-    assert _prior("model.prior=boltzmann_machine").options == {"graph": "complete"}
-    assert recipes.build("table2.bm", ["graph=ring"]).model.prior.options == {"graph": "ring"}
+    assert _prior("model.prior.name=boltzmann_machine").parameters == {"graph": "complete"}
+    assert _prior("model.prior=boltzmann_machine").parameters == {"graph": "complete"}
+    assert recipes.build("table2.bm", ["graph=ring"]).model.prior.parameters == {"graph": "ring"}
 
 
 def test_a_recipe_comes_back_from_json() -> None:
@@ -43,7 +43,7 @@ def test_recipes_from_before_priors_had_options_are_read(name: str) -> None:
 
 
 def test_the_shipped_model_has_an_rbm() -> None:
-    text = next(Path(__file__).parents[2].glob("pretrained/table2.rbm*/recipe.json")).read_text()
+    text = (pretrained.folder("mnist-rbm-2layers") / "recipe.json").read_text()
     assert '"prior": "rbm"' in text
     assert recipes.Recipe.model_validate_json(text).model.prior == PriorConfig.of("rbm")
 

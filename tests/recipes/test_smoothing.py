@@ -16,7 +16,7 @@ from dvaepp.models.noise import BatchNoise
 from dvaepp.objectives import boltzmann_kl
 from dvaepp.priors import RBM
 from dvaepp.recipes.schema import Recipe
-from dvaepp.recipes.smoothing import Annealed, SmoothingConfig
+from dvaepp.recipes.smoothing import AnnealedConfig, SmoothingConfig
 from dvaepp.reproduction.records import Record
 from dvaepp.smoothing import MEMBERS, Exponential, Overlapping, SpikeExponential
 from dvaepp.training import train
@@ -106,7 +106,7 @@ def test_a_value_is_a_number_a_pair_or_one_of_these_per_group() -> None:
 
 def test_sharpness_is_the_first_parameter() -> None:
     """What metrics and evaluation call beta: a number, a list with one per group, inf for binary units."""
-    assert SmoothingConfig.of("exponential", beta=Annealed(start=6, end=16)).end == 16.0
+    assert SmoothingConfig.of("exponential", beta=AnnealedConfig(start=6, end=16)).end == 16.0
     assert SmoothingConfig.of("gaussian", scale=0.3).start == 0.3
     assert SmoothingConfig.of("exponential", beta=[8, 10]).end == [8.0, 10.0]
     assert SmoothingConfig.of("binary").end == "inf"
@@ -162,7 +162,7 @@ def test_old_and_new_names_do_not_mix() -> None:
 
 
 def _old_files() -> list[Path]:
-    pretrained = [path for path in (ROOT / "pretrained").rglob("*.json") if path.name != "evaluation.json"]
+    pretrained = [path for path in (ROOT / "dvaepp/pretrained").rglob("*.json") if path.name != "evaluation.json"]
     return sorted([*pretrained, *(ROOT / "results").glob("*.json")])
 
 

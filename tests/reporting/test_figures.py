@@ -2,19 +2,22 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+import dvaepp
 from dvaepp import runs
 from dvaepp.cli import main
 from dvaepp.priors.rbm import RBM
 from dvaepp.reporting import drawing, numbers, panels
-from dvaepp.reporting.figures import curves, kl, rbm, units
+from dvaepp.reporting.figures import curves, inverse_cdf, kl, rbm, smoothing, units
 from dvaepp.reporting.run import Run, read, series, vectors
 
 
@@ -43,7 +46,7 @@ def test_figure_writes_a_picture_of_each_run(name: str, trained: dict[str, Path]
     "arguments, message",
     [
         (["curves"], "`figure curves` needs at least one run directory"),
-        (["smoothing", "RUN"], "smoothing takes no runs"),
+        (["smoothing", "RUN"], "`figure smoothing` takes no runs"),
         (["rbm", "REBAR"], "rebar: nothing to draw for 'rbm'"),
         (["units", "CONTINUOUS"], "continuous: nothing to draw for 'units'"),
         (["kl", "nosuch"], "nosuch is not a run directory"),
@@ -209,4 +212,49 @@ def test_numbers_read_well(shown: str, expected: str) -> None:
 
 
 def test_labels_are_taken_as_they_are() -> None:
-    assert panels.plain("a$b$") == r"a\$b\$" and not panels.plain("_x").startswith("_")
+    assert drawing.plain("a$b$") == r"a\$b\$" and not drawing.plain("_x").startswith("_")
+
+
+def _laid_out(figure: Figure) -> list[Any]:
+    """The plots of a figure, after everything in it has been drawn; colour bars belong to their plots."""
+    FigureCanvasAgg(figure).draw()
+    return [axes for axes in figure.axes if axes.get_title(loc="left")]
+
+
+def _figure(name: str, trained: dict[str, Path]) -> Figure:
+    if name == "smoothing":
+        return smoothing.draw()
+    if name == "inverse_cdf":
+        return inverse_cdf.draw()
+    folders = [trained["rbm"], trained["convolutional"]]
+    both = [read(folder, runs.read_recipe(folder), lambda say, run=folder: dvaepp.load(run)) for folder in folders]
+    drawn: Figure = {"curves": curves, "kl": kl, "units": units, "rbm": rbm}[name].draw(both)
+    return drawn
+
+
+@pytest.mark.parametrize("name", ["smoothing", "inverse_cdf", "curves", "kl", "units", "rbm"])
+def test_plots_line_up_and_nothing_lies_on_anything_else(name: str, trained: dict[str, Path]) -> None:
+    figure = _figure(name, trained)
+    plots = _laid_out(figure)
+    places = np.array([axes.get_position().bounds for axes in plots])
+    assert np.ptp(places[:, 2]) < 1e-9 and np.ptp(places[:, 3]) < 1e-9  # one size
+    assert len(set(places[:, 0].round(6))) <= 4  # and few columns
+    boxes = []
+    for axes in plots:
+        title, frame = axes._left_title.get_window_extent(), axes.get_window_extent()
+        inner = [text.get_window_extent() for text in axes.get_legend().get_texts()] if axes.get_legend() else []
+        inner += [child.get_window_extent() for child in axes.child_axes]
+        assert all(frame.y1 <= box.y0 + 1 and box.y1 <= title.y0 + 1 for box in inner)
+        boxes.append(axes.get_tightbbox())
+    whole = figure.bbox
+    for index, box in enumerate(boxes):
+        assert whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0 and box.y1 <= whole.y1
+        assert not any(box.overlaps(other) for other in boxes[:index])
+
+
+def test_a_figure_of_samples_has_a_panel_for_each_run(trained: dict[str, Path], tmp_path: Path) -> None:
+    """Also where recipe, data set and step are the same."""
+    copy = shutil.copytree(trained["rbm"], tmp_path / "again")
+    main(["figure", "samples", str(trained["rbm"]), str(copy), "--out", str(tmp_path / "samples.svg")])
+    written = (tmp_path / "samples.svg").read_text()
+    assert "<!-- rbm: table2.rbm on " in written and "<!-- again: table2.rbm on " in written

@@ -11,7 +11,7 @@ from dvaepp import recipes, runs
 from dvaepp.models.noise import BatchNoise
 from dvaepp.recipes.schema import Recipe
 from dvaepp.training import checkpoint, train
-from dvaepp.training.schedules import kl_weight, learning_rate, sharpness, smoothing_at
+from dvaepp.training.schedules import kl_weight, learning_rate, smoothing_at
 from dvaepp.training.state import build
 from dvaepp.training.step import _loss, batch_indices
 from tests.training.toy import SMALL_IMAGES, stripes
@@ -155,4 +155,4 @@ def test_schedules_follow_app_f() -> None:
     assert rates == pytest.approx([3e-4, 3e-4, 3e-3, 3e-3, 9e-4, 2.7e-4, 8.1e-5, 8.1e-5])
     assert [kl_weight(0.3, t) for t in (0.0, 0.15, 0.3, 1.0)] == [0, 0.5, 1, 1] and kl_weight(0.0, 0.0) == 1
     table1 = recipes.build("table1.joint").smoothing
-    assert [sharpness(table1, t) for t in (0.0, 0.5, 1.0)] == [6, 11, 16]  # Sec. 7.1
+    assert [table1.sharpness(t) for t in (0.0, 0.5, 1.0)] == [6, 11, 16]  # Sec. 7.1

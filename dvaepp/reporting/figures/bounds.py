@@ -6,19 +6,24 @@ and log p(x) is so up to the noise of `DRAWS` samples.
 """
 
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 from torch import Tensor
 from torch.nn.functional import softplus
 
 from dvaepp.numerics import uniform
 from dvaepp.objectives import boltzmann_kl, importance_weighted, relaxed_kl
 from dvaepp.priors.rbm import RBM
+from dvaepp.reporting.drawing import COLOURS, SERIES, legend
+from dvaepp.reporting.panels import Panel, together
 from dvaepp.smoothing.exponential import Exponential
 
 DRAWS, FIT_STEPS, FIT_DRAWS = 48_000, 150, 500
 BETAS = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
 SAMPLES = (1, 2, 4, 8, 16, 32, 64)
 SIDE, PIXELS = 3, 8
+Gaps = dict[float, dict[str, float | list[float]]]
 
 
 class Toy:
@@ -89,23 +94,34 @@ def gaps(toy: Toy, beta: float) -> dict[str, float | list[float]]:
 def draw(device: str = "cpu") -> Figure:
     toy = Toy(device)
     found = {beta: gaps(toy, beta) for beta in BETAS}
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    left.plot(BETAS, [found[beta]["Sec. 5"] for beta in BETAS], "k--", label="Sec. 5")
-    for k in (1, 4, 64):
-        curve = [_list(found[beta]["mean field"])[SAMPLES.index(k)] for beta in BETAS]
-        left.plot(BETAS, curve, "o-", ms=4, label=f"relaxed, K = {k}")
-    left.set(xlabel=r"sharpness $\beta$", ylabel="log p(x) - bound, nats", ylim=(0, None))
-    for beta, colour in ((3.0, "tab:blue"), (8.0, "tab:red")):
-        right.plot(
-            SAMPLES, found[beta]["mean field"], "o-", ms=4, color=colour, label=rf"mean field, $\beta = {beta:g}$"
-        )
-        right.plot(SAMPLES, found[beta]["exact"], ":", color=colour, label=rf"exact prior, $\beta = {beta:g}$")
-    right.set(xlabel="samples K", xscale="log", ylim=(0, None))
-    right.set_xticks(SAMPLES, [str(k) for k in SAMPLES])
-    for axes in (left, right):
-        axes.legend(fontsize=8)
-    return figure
+    return together([("", [_by_sharpness(found), _by_samples(found)])])
+
+
+def _by_sharpness(found: Gaps) -> Panel:
+    def fill(axes: Axes) -> None:
+        axes.plot(BETAS, [found[beta]["Sec. 5"] for beta in BETAS], "--", color=COLOURS["ink"], label="Sec. 5")
+        for k, colour in zip((1, 4, 64), SERIES, strict=False):
+            curve = [_list(found[beta]["mean field"])[SAMPLES.index(k)] for beta in BETAS]
+            axes.plot(BETAS, curve, "o-", ms=4, color=colour, label=f"relaxed, K = {k}")
+        axes.set(xlabel="sharpness β", ylim=(0, None))
+        legend(axes)
+
+    return Panel("log p(x) − bound (nats)", "The gaps of the bounds against the sharpness of the smoothing.", fill)
+
+
+def _by_samples(found: Gaps) -> Panel:
+    def fill(axes: Axes) -> None:
+        for beta, colour in zip((3.0, 8.0), SERIES, strict=False):
+            axes.plot(
+                SAMPLES, _list(found[beta]["mean field"]), "o-", ms=4, color=colour, label=f"mean field, β = {beta:g}"
+            )
+            axes.plot(SAMPLES, _list(found[beta]["exact"]), ":", color=colour, label=f"exact prior, β = {beta:g}")
+        axes.set(xlabel="samples K", xscale="log", ylim=(0, None))
+        axes.set_xticks(SAMPLES, [str(k) for k in SAMPLES])
+        axes.xaxis.set_minor_locator(NullLocator())
+        legend(axes)
+
+    return Panel("log p(x) − relaxed bound (nats)", "The gaps of the relaxed bounds against the samples.", fill)
 
 
 def _list(value: float | list[float]) -> list[float]:

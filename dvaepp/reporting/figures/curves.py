@@ -4,14 +4,15 @@ from collections.abc import Sequence
 from itertools import cycle
 from typing import NamedTuple
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from dvaepp.reporting import numbers
-from dvaepp.reporting.drawing import error_bar, focus, legend, step_axis
-from dvaepp.reporting.panels import COLOURS, RUN_COLOURS, Panel, plain, together
+from dvaepp.reporting.drawing import COLOURS, RUN_COLOURS, error_bar, focus, legend, plain, step_axis
+from dvaepp.reporting.panels import Panel, together
 from dvaepp.reporting.run import Record, Run, Series, series
 
 
@@ -56,15 +57,14 @@ PLOTS = [
 
 def draw(runs: Sequence[Run]) -> Figure:
     """All runs in the same panels, a colour for each."""
-    figure = together([("", panels(runs))])
-    if len(runs) > 1:
-        lines = [Line2D([], [], color=colour) for _, colour in zip(runs, cycle(RUN_COLOURS), strict=False)]
-        lines += [
-            Line2D([], [], color=COLOURS["muted"], lw=lw, ls=ls) for lw, ls in ((0.8, "-"), (1.5, "-"), (1.5, "--"))
-        ]
-        names = [plain(run.name) for run in runs] + ["training", "validation", "validation, K samples"]
-        figure.legend(lines, names, loc="outside lower left", ncols=4, frameon=False, fontsize=9)
-    return figure
+    if len(runs) == 1:
+        return together([("", panels(runs))])
+    names = {
+        plain(run.name): Line2D([], [], color=colour) for run, colour in zip(runs, cycle(RUN_COLOURS), strict=False)
+    }
+    styles = {"training": (0.8, "-"), "validation": (1.5, "-"), "validation, K samples": (1.5, "--")}
+    lines = {label: Line2D([], [], color=COLOURS["muted"], lw=lw, ls=ls) for label, (lw, ls) in styles.items()}
+    return together([("", panels(runs))], [names, lines])
 
 
 def panels(runs: Sequence[Run]) -> list[Panel]:
@@ -129,7 +129,8 @@ def _evaluation(axes: Axes, evaluation: Record, colour: str | None) -> Series:
     error = series([{"step": evaluation["steps"], **evaluation}], "standard_error").values
     label = plain(str(evaluation.get("split", "evaluation"))) + (" ± 2 s.e." if len(error) else "")
     error_bar(axes, point.steps, point.values, 2 * error if len(error) else None, colour or COLOURS["purple"], label)
-    return point
+    reach = 2 * error if len(error) else np.zeros(1)
+    return Series(np.repeat(point.steps, 2), np.concatenate([point.values - reach, point.values + reach]))
 
 
 def _schedule_range(axes: Axes, drawn: Sequence[Series], log: bool) -> None:

@@ -1,9 +1,12 @@
 """Fig. 5 (App. C): inverse CDFs and their gradients at ρ = 0.25, three temperatures for each smoothing."""
 
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from dvaepp.reporting.drawing import DASHES, SERIES, legend
+from dvaepp.reporting.panels import Panel, together
 from dvaepp.smoothing.base import Smoothing
 from dvaepp.smoothing.concrete import Concrete
 from dvaepp.smoothing.exponential import Exponential
@@ -11,29 +14,32 @@ from dvaepp.smoothing.spike_exponential import SpikeExponential
 
 RHO = 0.25
 # "temperature values that are often used in practice" (App. C prints none): one row of three per column.
-COLUMNS: list[tuple[str, dict[str, Smoothing]]] = [
-    ("overlapping (exponential)", {f"$\\beta={b:g}$": Exponential(b) for b in (5.0, 8.0, 12.0)}),
-    ("Concrete", {f"$\\lambda={t:g}$": Concrete(t) for t in (0.67, 0.5, 0.25)}),
-    ("spike-and-exponential", {f"$\\beta={b:g}$": SpikeExponential(b) for b in (3.0, 5.0, 8.0)}),
-]
+COLUMNS: dict[str, dict[str, Smoothing]] = {
+    "Overlapping exponentials": {f"β = {b:g}": Exponential(b) for b in (5.0, 8.0, 12.0)},
+    "Concrete": {f"λ = {t:g}": Concrete(t) for t in (0.67, 0.5, 0.25)},
+    "Spike-and-exponential": {f"β = {b:g}": SpikeExponential(b) for b in (3.0, 5.0, 8.0)},
+}
 
 
 def draw(device: str = "cpu") -> Figure:
-    figure = Figure(figsize=(10, 5.6), layout="constrained")
-    axes = figure.subplots(2, 3, sharex=True, sharey="row")
-    q = torch.linspace(0.001, 0.999, 999, dtype=torch.float32, device=device)
-    for column, (title, members) in enumerate(COLUMNS):
-        for label, smoothing in members.items():
-            zeta, slope = curve(smoothing, q)
-            axes[0, column].plot(q.cpu(), zeta.cpu(), label=label)
-            axes[1, column].plot(q.cpu(), slope.cpu(), label=label)
-        axes[0, column].set_title(title)
-        axes[0, column].legend(loc="upper left")
-        axes[1, column].set_xlabel("$q(z=1|x)$")
-    axes[0, 0].set_ylabel(f"$\\zeta$ at $\\rho={RHO:g}$")
-    axes[1, 0].set(yscale="log", ylim=(1e-2, 3e2))  # small gradients are the point of the comparison
-    axes[1, 0].set_ylabel(r"$\partial\zeta/\partial q$")
-    return figure
+    values = [_panel(name, device, gradient=False) for name in COLUMNS]
+    return together([("", values + [_panel(name, device, gradient=True) for name in COLUMNS])])
+
+
+def _panel(name: str, device: str, gradient: bool) -> Panel:
+    def fill(axes: Axes) -> None:
+        q = torch.linspace(0.001, 0.999, 999, dtype=torch.float32, device=device)
+        for (label, smoothing), colour, dash in zip(COLUMNS[name].items(), SERIES, DASHES, strict=False):
+            axes.plot(q.cpu(), curve(smoothing, q)[gradient].cpu(), dash, lw=1.5, color=colour, label=label)
+        axes.set(xlabel="q(z=1|x)", xlim=(0, 1))
+        if gradient:
+            axes.set(yscale="log", ylim=(1e-2, 3e2))  # small gradients are the point of the comparison
+        else:
+            axes.set_ylim(-0.02, 1.02)
+        legend(axes)
+
+    shown = "∂ζ/∂q" if gradient else f"ζ at ρ = {RHO:g}"
+    return Panel(f"{name}: {shown}", f"{shown} against q(z=1|x) for {', '.join(COLUMNS[name])}.", fill)
 
 
 def curve(smoothing: Smoothing, q: Tensor) -> tuple[Tensor, Tensor]:

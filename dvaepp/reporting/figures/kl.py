@@ -13,7 +13,7 @@ from dvaepp.reporting.panels import Panel, together
 from dvaepp.reporting.run import Run, Vectors, series, vectors
 
 
-class Groups(NamedTuple):
+class KLGroups(NamedTuple):
     """KL (records, groups) at steps (records,), from the lines of "training" or "validation"."""
 
     names: list[str]
@@ -33,11 +33,11 @@ def panels(run: Run) -> list[Panel]:
     return made + ([_final(end)] if end is not None and len(end.names) > 1 else [])
 
 
-def last(run: Run) -> Groups | None:
+def last(run: Run) -> KLGroups | None:
     return found(run, "validation") or found(run, "training")
 
 
-def found(run: Run, source: str) -> Groups | None:
+def found(run: Run, source: str) -> KLGroups | None:
     """From the list in each record; a single group may stand there as a plain number."""
     records, key = (run.validation, "validation_kl") if source == "validation" else (run.training, "kl")
     names = run.recipe.model.kl_names
@@ -48,10 +48,10 @@ def found(run: Run, source: str) -> Groups | None:
     if not groups.values.size:
         return None
     width = groups.values.shape[1]
-    return Groups(names if len(names) == width else [str(n + 1) for n in range(width)], *groups, source)
+    return KLGroups(names if len(names) == width else [str(n + 1) for n in range(width)], *groups, source)
 
 
-def _over_time(groups: Groups) -> Panel:
+def _over_time(groups: KLGroups) -> Panel:
     def fill(axes: Axes) -> None:
         over_time(axes, groups.steps, groups.values, groups.names, "nats")
         if len(groups.names) <= LINES:
@@ -66,7 +66,7 @@ def _over_time(groups: Groups) -> Panel:
     return Panel(f"KL over time ({groups.source}, nats)", alt, fill)
 
 
-def _final(groups: Groups) -> Panel:
+def _final(groups: KLGroups) -> Panel:
     values = groups.values[-1]
     each = ", ".join(f"{name} {numbers.nats(value)}" for name, value in zip(groups.names, values, strict=True))
     step = numbers.count(groups.steps[-1])

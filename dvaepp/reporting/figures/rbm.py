@@ -11,8 +11,8 @@ from matplotlib.ticker import MaxNLocator
 
 from dvaepp.priors.base import BoltzmannPrior
 from dvaepp.reporting import numbers
-from dvaepp.reporting.drawing import DIVERGING, colour_bar, error_bar, legend, step_axis
-from dvaepp.reporting.panels import COLOURS, SERIES, Panel, together
+from dvaepp.reporting.drawing import COLOURS, DIVERGING, SERIES, colour_bar, error_bar, legend, step_axis
+from dvaepp.reporting.panels import Panel, together
 from dvaepp.reporting.run import Record, Run, series
 
 PIXELS = 200  # of a side of the picture of W; more units are averaged
@@ -39,7 +39,7 @@ def random_edge(weight: np.ndarray) -> float:
     return float(weight.std() * (math.sqrt(rows) + math.sqrt(columns)))
 
 
-class Parts(NamedTuple):
+class CouplingMatrix(NamedTuple):
     """Couplings as a matrix, and biases by the name of the units that have them.
 
     Where all couplings run between two sides, as in an RBM, the matrix has a row for each unit of the left side and a
@@ -50,13 +50,13 @@ class Parts(NamedTuple):
     biases: dict[str, np.ndarray]
 
 
-def parts(prior: BoltzmannPrior) -> Parts:
+def parts(prior: BoltzmannPrior) -> CouplingMatrix:
     bias, matrix = (p.detach().cpu().double().numpy() for p in prior.couplings())
     blocks = [block.cpu().numpy() for block in prior.blocks()]
     if len(blocks) != 2:
-        return Parts(matrix, {"one": bias})
+        return CouplingMatrix(matrix, {"one": bias})
     left, right = blocks
-    return Parts(matrix[left][:, right], {"left": bias[left], "right": bias[right]})
+    return CouplingMatrix(matrix[left][:, right], {"left": bias[left], "right": bias[right]})
 
 
 def weight_panels(prior: BoltzmannPrior) -> list[Panel]:

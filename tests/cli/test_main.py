@@ -49,7 +49,8 @@ def test_what_a_terminal_would_obey_is_shown_written_out(tmp_path: Path, capsys:
     assert _exit_code("sample", str(tmp_path / name)) == 2
     error = capsys.readouterr().err
     shown = r"a\x1b[31mred\x07\u202eb\udcff"
-    assert error == f"dvaepp: {tmp_path}/{shown} is not a run directory: it has no recipe.json\n"
+    assert error.startswith(f"dvaepp: {tmp_path}/{shown} is not a run directory: there is no such folder, and no model")
+    assert error.count("\n") == 1
 
 
 def test_what_can_be_printed_stays_as_it_is() -> None:
@@ -130,3 +131,35 @@ def test_recipes_stand_in_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(names) > 10 and all(line[column - 1] == " " and line[column] != " " for line in lines)
     assert all(line[:column].strip() == name for line, name in zip(lines[::2], names, strict=True))
     assert not any(line[:column].strip() for line in lines[1::2])
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["evaluate", "mnist-rbm", "--samples", "0"], "--samples must be at least 1, got 0"),
+        (["evaluate", "mnist-rbm", "--limit", "-3"], "--limit must be at least 1, got -3"),
+        (["sample", "mnist-rbm", "--per-code", "0"], "--per-code must be at least 1, got 0"),
+        (["inpaint", "mnist-rbm", "--completions", "0"], "--completions must be at least 1, got 0"),
+        (["data", "check", "cifar"], "unknown data set 'cifar'; did you mean cifar10?"),
+        (["data", "check", "qqq"], "unknown data set 'qqq'; there are caltech, cifar10, demo"),
+    ],
+)
+def test_a_wrong_value_is_told_by_the_name_of_its_option(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _exit_code(*arguments) == 2
+    assert capsys.readouterr().err.startswith(f"dvaepp: {message}")
+
+
+def test_a_table_without_records_says_where_it_looked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["reproduce", "table5", "--show", "--results", str(tmp_path)])
+    assert f"there are no records of table5 in {tmp_path}" in capsys.readouterr().err
+
+
+def test_the_modules_of_a_recipe_stand_in_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["show", "demo"])
+    *rows, memory = capsys.readouterr().err.splitlines()
+    assert memory.startswith("memory: at most") and len({len(row) for row in rows}) == 1
+    assert rows[0].split() == ["module", "output", "parameters"]  # no blocks in this model
+    column = rows[0].index("output")
+    assert all(row[column - 1] == " " for row in rows) and rows[1][column:].startswith("200 ")

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from dvaepp import ranks, runs
+from dvaepp import distributed, runs
 from dvaepp.kernels import gibbs as kernel
 from dvaepp.priors import RBM
 from dvaepp.recipes.schema import Recipe
@@ -40,7 +40,7 @@ def _processes(count: int, made: Recipe, run: Path, *, resume: bool = False, mir
         os.environ |= {key: str(value) for key, value in job.items()}
         if mirror is not None:
             _write_the_model_of_every_validation(mirror)
-        with ranks.joined():
+        with distributed.joined():
             train(made, run, resume=resume)
 
     return [Fork(functools.partial(work, rank)) for rank in range(count)]
@@ -52,7 +52,7 @@ def _write_the_model_of_every_validation(mirror: Path) -> None:
 
     def watched(recipe: Recipe, dataset: Any, state: Any, device: str) -> dict[str, Any]:
         tensors = {key: value.contiguous() for key, value in state.model.state_dict().items()}
-        save_file(tensors, f"{mirror}.{ranks.rank()}")
+        save_file(tensors, f"{mirror}.{distributed.rank()}")
         return validate(recipe, dataset, state, device)
 
     loop.validate = watched
@@ -71,7 +71,7 @@ def _models(run: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["table2.rbm", "table2.marginal", "table2.rolfe", "table3.rbm"])
 def test_two_processes_equal_one_in_float64(name: str, images: Path, tmp_path: Path) -> None:
-    """50 steps with batch norm, chains and, in table3, balanced KL: 1e-12; the ranks themselves bit by bit.
+    """50 steps with batch norm, chains and, in table3, balanced KL: 1e-12; the processes among themselves bit by bit.
 
     An odd batch and an odd number of chains make the shards unequal. The gradient of a bias before a batch norm is
     rounding alone, and AdaMax would divide it by its own size: an epsilon above rounding leaves it small.
@@ -84,7 +84,7 @@ def test_two_processes_equal_one_in_float64(name: str, images: Path, tmp_path: P
     for key, value in one.items():
         torch.testing.assert_close(two[key], value, rtol=1e-12, atol=1e-12, msg=lambda text, key=key: f"{key}: {text}")
     first, second = ((tmp_path / f"mirror.{rank}").read_bytes() for rank in (0, 1))
-    assert first == second, "ranks are bit-identical"
+    assert first == second, "all processes hold the same bits"
     chains = [checkpoint.read(tmp_path / run / "checkpoints").tensors.get("chains") for run in ("one", "two")]
     if chains[0] is not None and chains[1] is not None:
         assert len(chains[0]) == 21 and torch.equal(chains[0], chains[1])
@@ -162,7 +162,7 @@ def test_chains_of_a_shard_take_the_noise_of_their_place(compiled: bool, monkeyp
     whole = pcd.init(prior, 50, torch.Generator().manual_seed(1))
     z = gibbs(prior, whole.z, 5, torch.Generator().manual_seed(2))
     for first, last in ((0, 13), (13, 37), (37, 50)):
-        shard = ranks.Shard(first, last, 50)
+        shard = distributed.Shard(first, last, 50)
         start = pcd.init(prior, 50, torch.Generator().manual_seed(1), shard)
         after = pcd.step(prior, start, torch.Generator().manual_seed(2), 5)
         assert torch.equal(after.z, z[first:last])

@@ -1,0 +1,55 @@
+"""The command line: one function per command, one file per group of them, and `commands.py` that lists them.
+
+torch is imported only by the commands that need it, inside their functions, so that `--help` and completion are quick.
+"""
+
+import sys
+from difflib import get_close_matches
+
+import tyro
+
+from dvaepp import spinning
+from dvaepp.cli.commands import COMMANDS
+from dvaepp.cli.failures import fail, quiet_end
+from dvaepp.cli.help import CONFIG, explained, overview
+from dvaepp.errors import UsageError
+from dvaepp.version import __version__
+
+HELP = {"-h", "--help"}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Parse, run, and turn a failure into one line: 2 for bad usage, 1 for a failure, 130 after SIGINT."""
+    if argv is None:  # the command itself, not a program that calls it
+        spinning.bound()
+    arguments = sys.argv[1:] if argv is None else argv
+    debug = "--debug" in arguments
+    try:
+        try:
+            _run(arguments)
+        finally:  # also after --help, which ends by SystemExit
+            sys.stdout.flush()  # here, where it is met quietly that nobody reads any more
+    except BrokenPipeError as error:
+        if debug:
+            raise
+        quiet_end(error)
+    except (Exception, KeyboardInterrupt) as error:
+        if debug:
+            raise
+        fail(error)
+
+
+def _run(arguments: list[str]) -> None:
+    name, rest = (arguments or ["--help"])[0], arguments[1:]
+    if name in HELP:
+        print(overview())
+    elif name == "--version":
+        print(f"dvaepp {__version__}")
+    elif name in COMMANDS and HELP & set(rest):
+        print(explained(name))
+    elif name in COMMANDS:
+        tyro.cli(COMMANDS[name], prog=f"dvaepp {name}", args=rest, config=CONFIG)
+    else:
+        near = get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean `dvaepp {near[0]}`?" if near else "`dvaepp --help` lists them"
+        raise UsageError(f"there is no command {name!r}; {hint}")

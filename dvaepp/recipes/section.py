@@ -1,7 +1,0 @@
-"""What every section of a recipe shares: it is frozen, refuses unknown keys, and holds finite numbers only."""
-
-from pydantic import BaseModel, ConfigDict
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
