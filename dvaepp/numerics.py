@@ -1,6 +1,7 @@
 """Stable scalar functions and noise, shared by everything above."""
 
 import functools
+import inspect
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -115,12 +116,22 @@ def bernoulli_entropy(logits: Tensor) -> Tensor:
     return entropy
 
 
+def known_signature(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate `forward` of an autograd function, whose signature torch otherwise inspects anew in every call.
+
+    A training step calls such functions several times, and an inspection takes as long as a small operation.
+    """
+    vars(function)["__signature__"] = inspect.signature(function)
+    return function
+
+
 class _Entropy(torch.autograd.Function):
     """With a = |l| and e = e^-a: H = log(1 + e) + a e / (1 + e) and H' = -l μ (1-μ), in few passes."""
 
     generate_vmap_rule = True
 
     @staticmethod
+    @known_signature
     def forward(logits: Tensor) -> Tensor:
         magnitude = logits.abs().clamp_max_(1e3)  # beyond, H is 0 in any type, and 0 · ∞ would be NaN
         e = torch.exp(-magnitude)

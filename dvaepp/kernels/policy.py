@@ -115,9 +115,14 @@ def by_onednn(x: Tensor, weight: Tensor) -> bool:
 
 
 def autograd_alone(tensor: Tensor) -> bool:
-    """Whether nothing but autograd looks at what happens to a tensor on a CPU: no compiler, no `torch.func`."""
-    transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    return tensor.is_cpu and not transformed
+    """Whether nothing but autograd looks at what happens to a tensor on a CPU.
+
+    A compiler, `torch.func` and a dispatch mode do, and so does a tensor of another class, such as one without memory.
+    """
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    plain = type(tensor) is Tensor or type(tensor) is torch.nn.Parameter
+    return plain and tensor.is_cpu and torch._C._len_torch_dispatch_stack() == 0
 
 
 def tiles(size: int, most: int) -> bool:

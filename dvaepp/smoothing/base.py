@@ -31,7 +31,16 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.nn.functional import logsigmoid
 
-from dvaepp.numerics import Evaluation, as_float64, full_precision, in_dtype, increasing_root, saturate, working_dtype
+from dvaepp.numerics import (
+    Evaluation,
+    as_float64,
+    full_precision,
+    in_dtype,
+    increasing_root,
+    known_signature,
+    saturate,
+    working_dtype,
+)
 from dvaepp.smoothing.components import split
 from dvaepp.smoothing.quadratic import add_scaled_
 from dvaepp.types import Parameter, Units
@@ -132,6 +141,7 @@ class _ImplicitFunction(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
+    @known_signature
     def forward(source: Tensor, zeta: Tensor, slope: Tensor) -> Tensor:
         return zeta.view_as(zeta)
 
@@ -140,9 +150,12 @@ class _ImplicitFunction(torch.autograd.Function):
         ctx.save_for_backward(inputs[0], inputs[2])
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
         source, slope = ctx.saved_tensors
-        return _Once.apply(grad * slope, source), grad, None
+        through_slope = grad * slope
+        if torch.is_grad_enabled():  # somebody may differentiate this gradient
+            through_slope = _Once.apply(through_slope, source)
+        return through_slope, grad if ctx.needs_input_grad[1] else None, None
 
 
 class _FirstOrder(torch.autograd.Function):
@@ -454,6 +467,9 @@ class Overlapping(Smoothing):
 
 def broadcast_shape(**tensors: Tensor) -> torch.Size:
     """The common shape of the named tensors, or a ValueError that names them."""
+    first, *others = (t.shape for t in tensors.values())
+    if all(shape == first for shape in others):  # the common case, without the rules of broadcasting
+        return first
     try:
         return torch.broadcast_shapes(*(t.shape for t in tensors.values()))
     except RuntimeError:

@@ -3,12 +3,15 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.library import opcheck
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dvaepp.errors import UsageError
 from dvaepp.kernels import adamax, bernoulli, gibbs, policy, residual_chain, winograd
@@ -46,14 +49,27 @@ def _chain(blocks: int = 2) -> tuple[Any, ...]:
     return first, skip, [p for layer in layers for p in layer.parameters], residual_chain._letters(layers), False
 
 
+def _registered(module: ModuleType, name: str) -> Callable[..., Any]:
+    """The operation as torch knows it, which its module registers when it is imported."""
+    operation: Callable[..., Any] = getattr(torch.ops.dvaepp, name).default
+    assert module.__name__.startswith("dvaepp.kernels.")
+    return operation
+
+
 def _forward(name: str) -> Case:
     cases: dict[str, Callable[[], Case]] = {
-        "log_prob": lambda: (bernoulli._log_prob, (_bits(3, 7), _random(2, 3, 7).requires_grad_(), True)),
-        "log_prob, no slope": lambda: (bernoulli._log_prob, (_bits(3, 7), _random(2, 3, 7), False)),
-        "threshold": lambda: (gibbs.threshold_, (*_threshold(torch.float32), 5, 1, 0)),
-        "threshold, float64": lambda: (gibbs.threshold_, (*_threshold(torch.float64), 5, 1, 0)),
-        "sweeps": lambda: (gibbs.sweeps_, (*_rbm(), 3, 5, 1, 0)),
-        "adamax": lambda: (adamax._adamax, (*_buffers(), 0.1, 0.9, 0.999, 1e-8, 0.01)),
+        "log_prob": lambda: (
+            _registered(bernoulli, "bernoulli_log_prob"),
+            (_bits(3, 7), _random(2, 3, 7).requires_grad_(), True),
+        ),
+        "log_prob, no slope": lambda: (
+            _registered(bernoulli, "bernoulli_log_prob"),
+            (_bits(3, 7), _random(2, 3, 7), False),
+        ),
+        "threshold": lambda: (_registered(gibbs, "gibbs_threshold_"), (*_threshold(torch.float32), 5, 1, 0)),
+        "threshold, float64": lambda: (_registered(gibbs, "gibbs_threshold_"), (*_threshold(torch.float64), 5, 1, 0)),
+        "sweeps": lambda: (_registered(gibbs, "gibbs_sweeps_"), (*_rbm(), 3, 5, 1, 0)),
+        "adamax": lambda: (_registered(adamax, "adamax_"), (*_buffers(), 0.1, 0.9, 0.999, 1e-8, 0.01)),
         "convolution": lambda: (winograd._convolve, _convolution()),
         "convolution, no bias": lambda: (winograd._convolve, (*_convolution()[:2], [])),
         "chain": lambda: (residual_chain._chain, _chain()),
@@ -98,6 +114,37 @@ def test_torch_finds_nothing_wrong_with_an_operation(name: str) -> None:
     """Its schema names all that it changes, its fake gives the right shapes and strides, autograd is registered."""
     operation, arguments = _forward(name)
     assert set(opcheck(operation, arguments).values()) == {"SUCCESS"}
+
+
+@needs_a_compiler
+def test_an_operation_is_registered_and_direct_with_the_same_result_and_gradient() -> None:
+    x, logits = _bits(3, 7), _random(2, 3, 7).requires_grad_()
+    results = []
+    for log_prob in (bernoulli._log_prob, torch.ops.dvaepp.bernoulli_log_prob.default):
+        value = log_prob(x, logits, True)[0]
+        (slope,) = torch.autograd.grad(value.square().sum(), logits, create_graph=True)
+        (second,) = torch.autograd.grad(slope.sum(), logits)
+        results.append((value, slope, second, value.grad_fn))
+    for direct, registered in zip(results[0][:3], results[1][:3], strict=True):
+        assert torch.equal(direct, registered)
+    names = [type(result[3]).__name__ for result in results]
+    assert "Generated" in names[1] and "Generated" not in names[0]
+
+
+@needs_a_compiler
+def test_an_operation_called_where_somebody_looks_is_the_registered_one() -> None:
+    seen = []
+
+    class Looks(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with Looks():
+        bernoulli._log_prob(_bits(3, 7), _random(2, 3, 7), False)
+    assert "dvaepp.bernoulli_log_prob.default" in seen
+    with FakeTensorMode():
+        assert bernoulli._log_prob(torch.empty(3, 7), torch.empty(2, 3, 7), False)[0].shape == (2, 3)
 
 
 @needs_a_compiler
