@@ -2,6 +2,8 @@
 
 python -m benchmarks.studies.quantizer --out quantizer.json                     # 5 epochs, three seeds each
 python -m benchmarks.studies.quantizer --epochs 1 --limit 2000 --seeds 0 --out try.json
+
+Seeds that the file of `--out` has from the same settings are not trained again.
 """
 
 import argparse
@@ -48,12 +50,25 @@ def main() -> None:
     dataset = load("cifar10")
     limit = arguments.limit or len(dataset.train)
     data, test = dataset.train[:limit], dataset.test[: max(limit // 5, 1)]
-    found: dict[str, Any] = {}
-    for seed in arguments.seeds:
+    wanted = arguments.seeds
+    found, arguments.seeds = earlier(arguments)
+    for seed in [seed for seed in wanted if seed not in arguments.seeds]:
         for name, histories in one_seed(data, test, arguments.bits, arguments.epochs, seed, arguments.threads).items():
             found.setdefault(name, []).append(histories)
+        arguments.seeds.append(seed)
         record.write(arguments.out, arguments, {"summary": summary(found), "histories": found})
     print(json.dumps(summary(found), indent=1))
+
+
+def earlier(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[int]]:
+    """The histories that the record has already, and their seeds."""
+    if not arguments.out.is_file():
+        return {}, []
+    before = json.loads(arguments.out.read_text())
+    now = {name: getattr(arguments, name) for name in ("bits", "epochs", "limit")}
+    if now != {name: before["settings"].get(name) for name in now}:
+        raise SystemExit(f"{arguments.out} was made with other settings than {now}: name another file")
+    return before["histories"], before["settings"]["seeds"]
 
 
 def one_seed(data: Tensor, test: Tensor, bits: int, epochs: int, seed: int, threads: int) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """The measured parts of the pages about codes are what benchmarks/records/studies says."""
 
 import json
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.studies import page, plots
+from benchmarks.studies import page, plots, quantizer
 from benchmarks.studies.record import FOLDER, NAMES
 
 
@@ -65,3 +66,13 @@ def test_quantisers_are_told_apart_by_their_spread() -> None:
     )
     assert "b is not clearly ahead of c; c is 0.90 dB ahead of a" in text and "a uses most of the 10 bits" in text
     assert "d: not installed" in text and "mean ± deviation of 3 seeds" in text
+
+
+def test_seeds_that_a_record_has_are_not_trained_again(tmp_path: Path) -> None:
+    out, settings = tmp_path / "quantizer.json", {"bits": 10, "epochs": 5, "seeds": [0, 1], "threads": 1}
+    asked = Namespace(out=out, bits=10, epochs=5, limit=None, seeds=[0, 1, 2])
+    assert quantizer.earlier(asked) == ({}, [])
+    out.write_text(json.dumps({"settings": settings, "histories": {"ours": [[1], [2]]}}))
+    assert quantizer.earlier(asked) == ({"ours": [[1], [2]]}, [0, 1])
+    with pytest.raises(SystemExit, match="other settings"):
+        quantizer.earlier(Namespace(**vars(asked) | {"epochs": 1}))
