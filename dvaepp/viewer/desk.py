@@ -39,13 +39,17 @@ class Desk:
         """Read the data set, or remember in a sentence why there is none."""
         try:
             self._library = Library(self._trained, self._find_data())
-        except (OSError, ValueError, RuntimeError) as error:
-            self._missing = " ".join(str(error).split())
+        except Exception as error:  # the data set may be anybody's program
+            self._missing = _sentence(error)
         self._reading = False
 
     def grow(self) -> bool:
-        """Encode some more images of the data set; whether any are left."""
-        return self._library is not None and self._library.grow()
+        """Encode some more images of the data set; whether any are left. One that fails now is as good as none."""
+        try:
+            return self._library is not None and self._library.grow()
+        except Exception as error:  # images are read here, by the same program
+            self._library, self._missing = None, _sentence(error)
+            return False
 
     def about(self, asked: requests.Nothing) -> Answer:
         """What the page shows at the top, and which parts of it this model has."""
@@ -170,6 +174,10 @@ class Desk:
         """Images as bytes in base64, each row by row with its channels side by side."""
         pixels = (self._shown(images) * 255).round().byte().permute(0, 2, 3, 1)
         return base64.b64encode(pixels.cpu().numpy().tobytes()).decode()
+
+
+def _sentence(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _written(z: Tensor) -> list[str]:

@@ -30,7 +30,10 @@ class Guard:
 
     def __init__(self, app: ASGIApp, port: int) -> None:
         self._app = app
-        self._hosts = [f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")]
+        names = ("127.0.0.1", "localhost", "[::1]")
+        self._hosts = [f"{name}:{port}" for name in names]
+        if port == 80:  # which browsers leave out, because it is HTTP's own
+            self._hosts += names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -317,7 +317,7 @@ function showEasel() {
     const letter = easel.letters[n];
     const colour = letter === "?" ? rgb : letter === "=" ? grey(easel.ground, n) : letter === "1" ? [255, 255, 255] : [0, 0, 0];
     const cursor = document.activeElement === $("canvas") && n === easel.y * width + easel.x;
-    return cursor ? colour.map((each) => Math.round(0.4 * each + 0.6 * [242, 162, 97][0])) : colour;
+    return cursor ? colour.map((each, k) => Math.round(0.4 * each + 0.6 * [242, 162, 97][k])) : colour;
   });
 }
 

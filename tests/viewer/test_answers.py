@@ -1,17 +1,23 @@
 """What the viewer answers, against the model itself."""
 
 import base64
+import json
 import time
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch.distributions import Bernoulli, kl_divergence
 
+from dvaepp import runs
+from dvaepp.data import as_dataset
 from dvaepp.errors import UsageError
 from dvaepp.models.trained import Trained
 from dvaepp.recipes import build
 from dvaepp.viewer import requests
 from dvaepp.viewer.desk import Desk
+from dvaepp.viewer.facts import facts
 from dvaepp.viewer.units import marginals, measures
 from tests.contracts.test_models import MODELS
 from tests.viewer.serving import RUN, Client, as_bytes, same_picture
@@ -181,6 +187,28 @@ def test_without_a_data_set_the_reason_is_told() -> None:
     }
     with pytest.raises(UsageError, match="dvaepp data fetch toy"):
         desk.nearest(requests.Near(bits="00000"))
+
+
+def test_a_data_set_that_fails_while_it_is_encoded_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its images are read piece by piece: a file can vanish after the data set was opened."""
+    trained, _ = _desk("dense, rbm")
+    data = as_dataset(torch.zeros(60, *trained.model.image_shape[1:]))
+    desk = Desk(trained, {}, lambda: data)
+    desk.load_data()
+    monkeypatch.setattr(type(data), "images", Mock(side_effect=OSError("7.png has vanished")))
+    assert not desk.grow()
+    assert desk.about(requests.Nothing())["data"] == {"missing": "7.png has vanished", "reading": False}
+    with pytest.raises(UsageError, match="vanished"):
+        desk.nearest(requests.Near(bits="00000"))
+
+
+def test_an_evaluation_with_strange_fields_leaves_out_its_numbers(tmp_path: Path) -> None:
+    """evaluation.json may have come from a stranger, and its digest vouches for the model alone."""
+    run = runs.export(RUN, tmp_path / "run")
+    file = run / "evaluation.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"log_likelihood": "high", "log_partition": "low"}))
+    found = facts(run, runs.load(run))
+    assert found["log_likelihood"] is None and found["log_z"] is None and found["standard_error"] > 0
 
 
 @pytest.mark.parametrize("name", ["dense, rbm", "own, factorial"])

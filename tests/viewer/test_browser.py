@@ -192,6 +192,8 @@ def test_painted_pixels_are_completed(browser: webdriver.Chrome, viewer: tuple[T
     page.settle()
     canvas.send_keys(Keys.ARROW_LEFT, Keys.SPACE)
     assert "white" in page.text("cursor")
+    script = "return [...$('canvas').getContext('2d').getImageData(easel.x, easel.y, 1, 1).data]"
+    assert page.run(script) == [247, 199, 160, 255]  # the cursor is orange: it can be told from the white it is on
 
 
 def test_the_table_of_units_is_sorted_and_leads_to_a_bit(

@@ -1,5 +1,6 @@
 """Requests that no page of ours sends: refused or served, in one line of JSON, and the server goes on."""
 
+import asyncio
 import json
 import logging.handlers
 import signal
@@ -12,14 +13,18 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from itertools import islice
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
+from starlette.responses import Response
+from starlette.types import Message
 
 from dvaepp.cli import main
 from dvaepp.models.trained import Trained
 from dvaepp.viewer import requests
 from dvaepp.viewer.app import FILES, MOST_WAITING
 from dvaepp.viewer.desk import Desk
+from dvaepp.viewer.guard import Guard
 from dvaepp.viewer.server import listen
 from tests.viewer.serving import RUN, Client, binary_images, served
 
@@ -94,6 +99,18 @@ def test_our_own_names_are_welcome_and_two_or_none_are_not(client: Client) -> No
     for hosts in (b"", ours + b"Host: evil.example\r\n", ours + ours):
         assert b" 200 " not in _raw(client, b"GET / HTTP/1.1\r\n" + hosts + b"Connection: close\r\n\r\n")
     assert b" 403 " in _raw(client, b"GET / HTTP/1.0\r\n\r\n")
+
+
+@pytest.mark.parametrize(("port", "host", "status"), [(80, b"127.0.0.1", 204), (81, b"127.0.0.1", 403)])
+def test_browsers_leave_out_port_80_and_no_other(port: int, host: bytes, status: int) -> None:
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", host)]}
+    asyncio.run(Guard(Response(status_code=204), port)(scope, AsyncMock(), send))
+    assert sent[0]["status"] == status
 
 
 @pytest.mark.parametrize(
