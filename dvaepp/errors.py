@@ -17,4 +17,5 @@ def visible(text: str) -> str:
 
 def to_stderr(line: str) -> None:
     """Where lines go that a caller did not ask to have elsewhere."""
-    print(visible(line), file=sys.stderr, flush=True)
+    if sys.stderr is not None:  # where it is closed, `print` would take standard output instead
+        print(visible(line), file=sys.stderr, flush=True)

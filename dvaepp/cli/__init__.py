@@ -4,6 +4,7 @@ torch is imported only by the commands that need it, inside their functions, so 
 """
 
 import sys
+import traceback
 from difflib import get_close_matches
 
 import tyro
@@ -28,14 +29,13 @@ def main(argv: list[str] | None = None) -> None:
         try:
             _run(arguments)
         finally:  # also after --help, which ends by SystemExit
-            sys.stdout.flush()  # here, where it is met quietly that nobody reads any more
-    except BrokenPipeError as error:
-        if debug:
-            raise
-        quiet_end(error)
+            if sys.stdout is not None:  # it is where standard output was closed from the start
+                sys.stdout.flush()  # here, where it is met quietly that nobody reads any more
     except (Exception, KeyboardInterrupt) as error:
         if debug:
-            raise
+            traceback.print_exception(error)
+        if isinstance(error, BrokenPipeError):
+            quiet_end(error)
         fail(error)
 
 

@@ -46,7 +46,7 @@ def usable_device(name: str) -> str:
     import torch
 
     try:
-        torch.empty(0, dtype=torch.float32, device=name)
+        torch.empty(0, dtype=torch.float32, device=name).cpu()  # numbers on "meta" can be made, and never be had
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise UsageError(f"device {name!r} cannot be used here: {reason}; try --device cpu") from None

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import tyro
 
 from dvaepp.cli.arguments import DataDir, Debug, Device, Pixels, RunDir, Split, argument, at_least_one, usable_device
+from dvaepp.errors import UsageError
 
 Picture = Annotated[Path, argument("The picture to write.", "FILE.png")]
 
@@ -37,6 +38,8 @@ def sample(
 
     at_least_one("--rows", rows)
     at_least_one("--per-code", per_code)
+    if not -(2**63) <= seed < 2**64:
+        raise UsageError(f"--seed must be a number of at most 64 bits, got {seed}")
     trained = runs.load(run, device=usable_device(device))
     per_code = per_code or trained.model.images_per_code
     generator = torch.Generator(device).manual_seed(seed)

@@ -68,9 +68,35 @@ def test_lines_said_while_working_are_written_out_too(tmp_path: Path, capsys: py
     assert "run\\x1b]0;title\\x07" in error and "\x1b" not in error and error.count("\n") == 1
 
 
-def test_debug_shows_the_traceback(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="cannot write a figure"):
-        main(["figure", "smoothing", "--debug", "--out", str(tmp_path / "x.nosuch")])
+def test_debug_shows_the_traceback_and_keeps_the_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _exit_code("figure", "smoothing", "--debug", "--out", str(tmp_path / "x.nosuch")) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("Traceback") and "UsageError: cannot write a figure" in error
+    assert error.splitlines()[-1].startswith("dvaepp: cannot write a figure")
+
+
+@pytest.mark.parametrize(("closed", "code"), [(1, 0), (2, 2)])
+def test_a_closed_output_changes_neither_the_exit_code_nor_the_other_output(closed: int, code: int) -> None:
+    """`dvaepp recipes >&-`, as a daemon may start it: Python then has no standard output at all."""
+    command = f"import os, sys; os.close({closed}); os.execv(sys.executable, [sys.executable, '-m', 'dvaepp', "
+    command += "'recipes'])" if closed == 1 else "'nosuch'])"
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--device", "meta"], "device 'meta' cannot be used here: "),
+        (["--seed", str(10**30)], "--seed must be a number of at most 64 bits, got 1000"),
+    ],
+)
+def test_what_torch_cannot_take_is_bad_usage(
+    arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _exit_code("sample", "mnist-rbm", "--out", str(tmp_path / "x.png"), *arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"dvaepp: {told}") and error.count("\n") == 1
 
 
 def test_version_and_module_form() -> None:
