@@ -19,6 +19,7 @@ import torch
 import dvaepp
 from dvaepp import hub, pretrained, runs
 from dvaepp.cli import main
+from dvaepp.hub import client
 from dvaepp.training import train
 from tests.hub_server import PART, TOKEN, Hub
 from tests.training import toy
@@ -120,6 +121,26 @@ def test_a_run_of_ones_own_goes_without_its_path_and_says_that_it_has_no_numbers
         assert b"private" not in data, name
     assert b"has not been evaluated" in server.repositories["ada/mine"]["README.md"]
     assert dvaepp.load(hub.pull("ada/mine", "pulled")).recipe.data.memory
+
+
+def test_an_endpoint_may_end_in_a_slash(pushed: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the client of the Hub itself allows."""
+    monkeypatch.setenv("HF_ENDPOINT", f"{pushed.address}/")
+    with client.connected(REPO) as api:
+        assert api.endpoint == pushed.address and api.model_info(REPO).id == REPO
+
+
+def test_an_evaluation_of_another_checkpoint_is_left_out_with_a_remedy_that_can_be_followed(
+    server: Hub, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluation = run / "evaluation.json"
+    evaluation.write_text(json.dumps({"checkpoint_sha256": "0" * 64}))
+    try:
+        hub.push(run, "ada/mine")
+    finally:
+        evaluation.unlink()
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and error.endswith(f"was left out; dvaepp evaluate {run} makes one\n")
 
 
 # What is damaged or foreign is refused, and nothing of it stays.

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from dvaepp import pretrained, runs
-from dvaepp.errors import UsageError
+from dvaepp.errors import UsageError, to_stderr
 from dvaepp.files import sync, write_durably
 from dvaepp.hub import client, files
 from dvaepp.hub.card import card
@@ -30,7 +30,9 @@ def push(run: Path | str, repo: str, *, private: bool = False) -> str:
         address = dvaepp.hub.push("runs/demo", "ada/demo-digits")
     """
     with tempfile.TemporaryDirectory() as scratch, client.connected(repo, writes=True) as api:
-        folder = runs.export(run, Path(scratch) / "model", keep_path=False)
+        folder = Path(scratch) / "model"
+        # what a line says of the folder in between holds for the run, which is there afterwards
+        runs.export(run, folder, keep_path=False, say=lambda line: to_stderr(line.replace(str(folder), str(run))))
         write_samples(pretrained.folder(run), folder)
         write_durably(folder / "README.md", card(folder, repo).encode())
         api.create_repo(repo, private=private or None, exist_ok=True)

@@ -29,7 +29,7 @@ def connected(repo: str, writes: bool = False) -> Iterator["HfApi"]:
             "the Hub needs a token to write: make one with write access in the settings of your account there, then "
             "set HF_TOKEN to it, or run `hf auth login`"
         )
-    endpoint = os.environ.get("HF_ENDPOINT")
+    endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or None
     api = huggingface_hub.HfApi(endpoint=endpoint, library_name="dvaepp", library_version=__version__)
     try:
         yield api
