@@ -59,6 +59,8 @@ def load(
     A run of a `model` of one's own stores no program: give a model of the same architecture, as it was made for
     training, and it gets the weights. Another architecture is refused by the name and the shapes of a tensor.
     """
+    if which not in ("best", "last"):
+        raise UsageError(f"which must be 'best' or 'last', got {which!r}")
     recipe = read_recipe(run_dir)
     if model is None:
         recipe.model.check_buildable()
@@ -192,10 +194,12 @@ def evaluate(
     unless that holds a better one of the same model (see `evaluation.record`); `say` is told which. With it goes
     `evaluation.npz`, the log-likelihoods image by image (see `evaluation.paired`). Averaged weights, where the run has
     them, are evaluated too, with a log Z of their own, and stand under `average`. Nothing is written to a shipped
-    model. Raises
-    NonFiniteResult and writes nothing where there is no finite result, and NotWritten where it cannot be written.
+    model. Raises NonFiniteResult and writes nothing where there is no finite result, and NotWritten where it cannot be
+    written.
     """
     say = say or to_stderr
+    if beta not in (None, "inf", "training"):
+        raise UsageError(f"beta must be 'inf' or 'training', got {beta!r}")
     trained = load(run_dir, device=device, say=say, model=model)
     recipe = trained.recipe
     num_samples = recipe.evaluation.samples if num_samples is None else num_samples

@@ -185,3 +185,11 @@ def test_an_exported_model_is_small_and_the_same(run: Path, tmp_path: Path) -> N
     assert sizes[0] < sizes[1] / 2
     with pytest.raises(UsageError, match="is there already"):
         runs.export(run, tmp_path / "model")
+
+
+def test_words_that_are_none_of_the_choices_are_refused(run: Path) -> None:
+    """Taken for the other choice, they would give another model, or the number of another model."""
+    with pytest.raises(UsageError, match="which must be 'best' or 'last', got 'bets'"):
+        dvaepp.load(run, which="bets")
+    with pytest.raises(UsageError, match="beta must be 'inf' or 'training', got 'infinity'"):
+        dvaepp.evaluate(run, beta="infinity", samples=2, limit=2)
