@@ -213,6 +213,7 @@ def compare(
     from json import dumps
 
     from dvaepp.evaluation import paired
+    from dvaepp.evaluation.record import strict
     from dvaepp.pretrained import own_folder
 
     mine, theirs = paired.read(own_folder(run)), paired.read(own_folder(other or run))
@@ -221,7 +222,7 @@ def compare(
         raise UsageError(f"{run} has no averaged weights to compare with its own: name another run")
     found = {name: paired.difference(mine, theirs, name) for name in weights}
     if json:
-        print(dumps({name: each._asdict() for name, each in found.items()}, indent=1))
+        print(dumps(strict({name: each._asdict() for name, each in found.items()}), indent=1))
         return
     for name, each in found.items():
         print(

@@ -11,8 +11,10 @@ The error of each log Z shifts all images of a model alike and does not average 
 import io
 import json
 import math
+import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,14 +61,14 @@ def read(folder: Path | str) -> PerImage:
     """The per-image log-likelihoods of a run's last evaluation that was kept."""
     path = Path(folder) / FILE
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             found = {"trained": file["log_likelihood"]}
             if "average_log_likelihood" in file:
                 found["averaged"] = file["average_log_likelihood"]
             return PerImage(json.loads(str(file["evaluation"])), file["indices"], found)
     except FileNotFoundError:
         raise UsageError(f"{folder} has no {FILE}: dvaepp evaluate {folder} makes one") from None
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error, TypeError) as error:
         raise OSError(f"{path} cannot be read ({error}): dvaepp evaluate {folder} makes a new one") from None
 
 

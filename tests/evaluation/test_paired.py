@@ -84,6 +84,26 @@ def test_compare_tells_the_difference(run: Path, capsys: pytest.CaptureFixture[s
     assert trained.startswith(f"trained weights of {run} - {run}: +0.000 ± ") and averaged.startswith("averaged")
 
 
+def test_one_image_has_no_error_bar_in_json_either(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in "ab":
+        _written(tmp_path / name, np.zeros(1), _evaluation())
+    cli.main(["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--json"])
+    told = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert told["trained"] == {"value": 0.0, "standard_error": None, "image_error": None, "num_images": 1}
+
+
+@pytest.mark.parametrize("contents", [b"", b"PK\x03\x04 torn"])
+def test_a_damaged_file_is_named_with_its_remedy(
+    contents: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / paired.FILE).write_bytes(contents)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["compare", str(tmp_path), str(tmp_path)])
+    error = capsys.readouterr().err
+    assert ended.value.code == 1 and error.startswith(f"dvaepp: {tmp_path / paired.FILE} cannot be read (")
+    assert error.endswith(f": dvaepp evaluate {tmp_path} makes a new one\n") and "--debug" not in error
+
+
 def test_an_export_without_averaged_weights_is_evaluated_without_them(run: Path, tmp_path: Path) -> None:
     runs.export(run, tmp_path / "out", say=quiet)
     result = runs.evaluate(tmp_path / "out", num_samples=2, limit=10, show_progress=False, say=quiet)
