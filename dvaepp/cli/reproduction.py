@@ -10,6 +10,7 @@ import tyro
 
 from dvaepp.cli.arguments import DataDir, Debug, Device, argument, at_least_one, usable_device
 from dvaepp.errors import to_stderr
+from dvaepp.files import write_durably
 
 if TYPE_CHECKING:
     from dvaepp.reproduction.plan import Task
@@ -76,7 +77,7 @@ def reproduce(
         if out is None:
             view.terminal(table, found)
         elif out.suffix == ".md":
-            out.write_text(view.markdown(table, found))
+            write_durably(out, view.markdown(table, found).encode())
         else:
             view.plot(table, found, out)
         if out is not None:

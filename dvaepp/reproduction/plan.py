@@ -70,12 +70,14 @@ def tasks(
     """The tasks of the given cells, including those that have been done already."""
     if not 0 < scale <= 1:
         raise UsageError(f"--scale must be in (0, 1], got {scale}")
+    if not seeds:
+        raise UsageError("--seeds needs a number, for example --seeds 0 1")
     made = []
     for cell in cells:
         arguments = [*cell.arguments, *(["size=small"] if size == "small" else [])]
         full_steps = records.full_steps(cell.recipe, arguments)
         steps = max(1, round(full_steps * scale))
-        for seed in seeds:
+        for seed in dict.fromkeys(seeds):  # one that is given twice would be trained by two workers in one folder
             recipe = recipes.build(cell.recipe, arguments, [f"training.steps={steps}", f"training.seed={seed}"])
             for changes in paper.grid(cell) if select else [()]:
                 stem = records.file_name(cell.name, size, scale, seed).removesuffix(".json")

@@ -100,6 +100,8 @@ def plot(table: str, found: Sequence[Record], out: Path) -> None:
     """The paper's value and this library's best one for every cell that has a record; nats and bits on axes apart."""
     from matplotlib.figure import Figure
 
+    from dvaepp.reporting.figures import write
+
     pairs = [(cell, mine) for cell in paper.cells(table) if (mine := measured(cell, found)) is not None]
     panels = {
         "log p(x), nats": [(cell, mine) for cell, mine in pairs if not cell.in_bits],
@@ -113,8 +115,7 @@ def plot(table: str, found: Sequence[Record], out: Path) -> None:
         _panel(each, some)
         each.set_xlabel(unit, fontsize=8)
     figure.suptitle(f"{paper.TITLES[table]}\nshare of the full schedule in brackets", fontsize=10)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out, dpi=120)
+    write(figure, out)
 
 
 def _panel(axes: Any, pairs: Sequence[tuple[Cell, Measured]]) -> None:

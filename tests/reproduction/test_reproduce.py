@@ -309,6 +309,28 @@ def test_a_missing_cell_stays_empty_everywhere(tmp_path: Path, capsys: pytest.Ca
         assert (tmp_path / name).stat().st_size > 500
 
 
+@pytest.mark.parametrize(("name", "code"), [("t.nosuch", 2), ("file/t.md", 1), ("file/t.png", 1)])
+def test_a_place_that_cannot_be_written_is_told_with_a_remedy(
+    name: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    records.write(tmp_path, _record(paper.cells("table2")[0], -90.0))
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["reproduce", "table2", "--show", "--results", str(tmp_path), "--out", str(tmp_path / name)])
+    error = capsys.readouterr().err
+    assert ended.value.code == code and re.fullmatch(r"dvaepp: cannot write .*[:;] (use|choose) an.*\n", error)
+
+
+def test_a_seed_given_twice_is_run_once_and_no_seed_is_refused(tmp_path: Path) -> None:
+    """Two workers would train in one folder."""
+    assert [
+        task.recipe.training.seed
+        for task in _tasks(tmp_path, "joint/dataset=mnist_static/layers=1/linear=true", seeds=[1, 0, 1])
+    ] == [1, 0]
+    with pytest.raises(UsageError, match="--seeds needs a number"):
+        _tasks(tmp_path, seeds=[])
+
+
 def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     (tmp_path / "table2.rbm.json").write_text('{"cell": 1}')
     with pytest.raises(UsageError, match=r"table2.rbm.json is no record of a cell: .*; remove it"):
