@@ -18,6 +18,7 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 LOADED = {("script", "src"), ("link", "href"), ("img", "src"), ("source", "src"), ("iframe", "src"), ("video", "src")}
+IN_STYLES = re.compile(r"""(?:url\(\s*|@import\s+)["']?((?:https?:)?//[^"')\s]+)""")
 LISTING = "external-links.txt"
 
 
@@ -52,21 +53,24 @@ def check(site: Path) -> Findings:
     """What is wrong with a site, and where it links to."""
     site = site.resolve()
     pages = {path: Page(path.read_text()) for path in sorted(site.rglob("*.html"))}
-    errors, external = [], defaultdict(list)
+    errors, external = [] if pages else [f"{site} has no page"], defaultdict(list)
     for path, page in pages.items():
         here = path.relative_to(site)
         for link in sorted(page.links | page.loads):
             if urlsplit(link).scheme in ("http", "https") or link.startswith("//"):
                 external[link].append(str(here))
-            elif problem := _inside(path, link, pages):
+            elif problem := _inside(site, path, link, pages):
                 errors.append(f"{here}: {link!r} {problem}")
         loads = [link for link in page.loads if urlsplit(link).scheme not in ("", "data") or link.startswith("//")]
         errors += [f"{here}: loads {link!r} from elsewhere" for link in sorted(loads)]
+    for path in sorted(site.rglob("*.css")):
+        loads = IN_STYLES.findall(path.read_text())
+        errors += [f"{path.relative_to(site)}: loads {link!r} from elsewhere" for link in loads]
     errors += [f"{path.relative_to(site)}: {what}" for path, what in _machine(site)]
     return Findings(errors, dict(sorted(external.items())), len(pages), sum(len(page.links) for page in pages.values()))
 
 
-def _inside(path: Path, link: str, pages: dict[Path, Page]) -> str | None:
+def _inside(site: Path, path: Path, link: str, pages: dict[Path, Page]) -> str | None:
     """What is wrong with a link to the site itself."""
     parts = urlsplit(link)
     if parts.scheme in ("mailto", "data"):
@@ -74,6 +78,8 @@ def _inside(path: Path, link: str, pages: dict[Path, Page]) -> str | None:
     if parts.scheme or parts.netloc:
         return "is no link that a reader can follow"
     target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+    if not target.is_relative_to(site):
+        return "leads out of the site"
     if not target.is_file():
         return "leads to no file"
     anchor = unquote(parts.fragment)

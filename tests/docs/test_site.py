@@ -65,9 +65,13 @@ def _public_names() -> list[str]:
         ('<img src="missing.png">', "leads to no file"),
         ("<p>/home/somebody/runs</p>", "names the machine"),
         (f"<p>{sys.prefix}/lib</p>", "names the machine"),
+        ('<a href="../outside.html">x</a>', "leads out of the site"),
     ],
 )
 def test_each_fault_of_a_page_is_seen(tmp_path: Path, page: str, what: str) -> None:
+    (tmp_path / "outside.html").write_text("<p>x</p>")
+    tmp_path = tmp_path / "site"
+    tmp_path.mkdir()
     good = '<h1 id="top">x</h1><a href="other.html#top">x</a><a href="https://example.org">x</a>'
     (tmp_path / "other.html").write_text(good)
     assert check_site.check(tmp_path).errors == []
@@ -75,6 +79,23 @@ def test_each_fault_of_a_page_is_seen(tmp_path: Path, page: str, what: str) -> N
     (tmp_path / "page.html").write_text(page)
     errors = check_site.check(tmp_path).errors
     assert errors and all(what in error for error in errors)
+
+
+@pytest.mark.parametrize(
+    "rule", ["@import '//example.org/x.css';", "@font-face {src: url( https://example.org/x.woff )}"]
+)
+def test_a_style_that_loads_from_elsewhere_is_seen(tmp_path: Path, rule: str) -> None:
+    (tmp_path / "page.html").write_text("<p>x</p>")
+    style = tmp_path / "page.css"
+    style.write_text("a {background: url(data:image/svg+xml,x)}")
+    assert check_site.check(tmp_path).errors == []
+    style.write_text(rule)
+    (error,) = check_site.check(tmp_path).errors
+    assert error.startswith("page.css: loads ") and "from elsewhere" in error
+
+
+def test_a_folder_without_a_page_is_no_site(tmp_path: Path) -> None:
+    assert check_site.check(tmp_path).errors == [f"{tmp_path.resolve()} has no page"]
 
 
 def test_docstrings_show_what_they_say() -> None:
