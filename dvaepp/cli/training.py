@@ -188,10 +188,17 @@ def _print_evaluation(result: dict[str, Any], as_json: bool) -> None:
         log_z = f", log Z = {average['log_partition']['value']:.3f}" if average["log_partition"] else ""
         print(f"averaged weights: log p(x) = {average['log_likelihood']:.2f}{log_z}", flush=True)
     if partition := result["log_partition"]:
-        error = partition["standard_error"]
-        print(f"log Z = {partition['value']:.3f} ± {error:.3f} ({partition['method']})", flush=True)
+        bar = _error_bar(partition["standard_error"])
+        print(f"log Z = {partition['value']:.3f}{bar} ({partition['method']})", flush=True)
         for warning in partition["diagnostics"].get("warnings", []):
             to_stderr(f"warning: {warning}")
+
+
+def _error_bar(error: float) -> str:
+    """No bar on an exact sum; a bar below the last digit shown is written out, since "± 0.000" would claim a sum."""
+    if error == 0:
+        return ""
+    return f" ± {error:.3f}" if error >= 5e-4 else f" ± {error:.0e}"
 
 
 def compare(

@@ -7,7 +7,7 @@ import pytest
 
 import dvaepp
 from dvaepp import __version__, cli
-from dvaepp.cli import main
+from dvaepp.cli import main, training
 from dvaepp.errors import visible
 from dvaepp.training import train
 from tests.training.toy import recipe, stripes
@@ -189,3 +189,10 @@ def test_the_modules_of_a_recipe_stand_in_columns(capsys: pytest.CaptureFixture[
     assert rows[0].split() == ["module", "output", "parameters"]  # no blocks in this model
     column = rows[0].index("output")
     assert all(row[column - 1] == " " for row in rows) and rows[1][column:].startswith("200 ")
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"), [(0.0, ""), (2e-5, " ± 2e-05"), (5e-4, " ± 0.001"), (0.0142, " ± 0.014"), (1.5, " ± 1.500")]
+)
+def test_an_error_bar_of_log_z_is_never_shown_as_zero(error: float, shown: str) -> None:
+    assert training._error_bar(error) == shown
