@@ -31,6 +31,8 @@ def log_likelihood(
     a time. The model is put in evaluation mode.
     """
     model.eval()
+    if len(x) == 0:
+        return x.new_zeros(0, dtype=torch.float64)
     chunk = model.samples_in_chunk
     per_block = max(1, (rows or model.rows_at_once) // (len(x) * chunk)) * chunk
     estimate = streamed_log_mean(model.log_weights(x, smoothing, generator), num_samples, per_block)

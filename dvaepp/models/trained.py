@@ -1,6 +1,7 @@
 """A trained model: images in, bits out, and back."""
 
 import math
+import warnings
 from typing import Any
 
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from dvaepp.models.importance import log_likelihood
 from dvaepp.models.inpainting import Inpainted, inpaint
 
 Images = Tensor | npt.NDArray[Any]
-BYTES = 32  # whole numbers as large as this are taken for levels from 0 to 255
+ROUNDING = 1e-3  # by which a mean of levels may leave their range
 
 
 class Trained(nn.Module):
@@ -64,13 +65,14 @@ class Trained(nn.Module):
         return self.model.shown(images)
 
     @torch.no_grad()
-    def decode(self, bits: Tensor, generator: torch.Generator | None = None, mean: bool = True) -> Tensor:
+    def decode(self, bits: Images, generator: torch.Generator | None = None, mean: bool = True) -> Tensor:
         """Images (batch, channels, height, width) of given bits; local units are drawn from their prior.
 
         `mean` False draws the pixels; see `sample`.
         """
         self._binary_only("decode")
-        if bits.shape[-1] != self.model.num_units:
+        bits = bits if isinstance(bits, Tensor) else torch.from_numpy(bits)
+        if bits.dim() != 2 or bits.shape[-1] != self.model.num_units:
             raise ValueError(f"bits must have shape (batch, {self.model.num_units}), got {tuple(bits.shape)}")
         return self.model.decode(bits.to(self.device, self.dtype), generator, mean)
 
@@ -92,13 +94,15 @@ class Trained(nn.Module):
     @torch.no_grad()
     def sample_code(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Global units of the prior, (n, units); a Boltzmann prior is sampled by parallel tempering."""
+        if n < 1:
+            raise ValueError(f"n must be at least 1, got {n}")
         return self.model.sample_code(n, generator)
 
     @torch.no_grad()
     def inpaint(
         self,
         x: Images,
-        seen: Tensor,
+        seen: Images,
         generator: torch.Generator | None = None,
         *,
         num_samples: int = 8,
@@ -113,7 +117,8 @@ class Trained(nn.Module):
 
         >>> found = model.inpaint(x, seen_pixels("bottom", (1, 28, 28)))
         """
-        images = self._images(x)
+        images = self._shaped(x)
+        seen = seen if isinstance(seen, Tensor) else torch.from_numpy(seen)
         if seen.dtype != torch.bool or seen.numel() not in (images.numel(), images[0].numel()):
             raise ValueError(
                 f"seen must be a boolean mask of shape {tuple(images.shape)} or {tuple(images.shape[1:])}, "
@@ -122,10 +127,12 @@ class Trained(nn.Module):
         seen = seen.to(self.device).reshape(-1, *images.shape[1:]).expand_as(images)
         if images.dim() == 4 and bool((seen != seen[:, :1]).any()):
             raise ValueError("seen must be the same in all channels of a pixel")
+        images = torch.where(seen, images, 0)
+        self._check_levels(images)
         start = self.sample(num_samples * len(images), generator, mean=False).to(self.dtype)
         found = inpaint(
             self.model,
-            torch.where(seen, images, 0),
+            images,
             seen,
             start=start.reshape(-1, *images.shape[1:]),
             num_samples=num_samples,
@@ -137,15 +144,25 @@ class Trained(nn.Module):
         return found._replace(samples=found.samples.reshape(num_samples, *shape), mean=found.mean.reshape(shape))
 
     def log_likelihood(self, x: Images, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
-        """Importance-weighted log p(x) in the binary limit, (batch,); log Z is estimated once."""
-        log_z = self._log_z_value(generator)
-        return log_likelihood(self.model, self._images(x), num_samples, log_z=log_z, generator=generator)
+        """Importance-weighted log p(x) in the binary limit, (batch,); log Z is estimated once, with a seed of its own.
 
-    def _log_z_value(self, generator: torch.Generator | None) -> float:
+        Pixels of a Bernoulli likelihood are to be 0 or 1: of grey ones the number is a cross-entropy, with a warning.
+        """
+        images = self._images(x)
+        if self.model.reads == "bernoulli" and bool(((images != 0) & (images != 1)).any()):
+            warnings.warn(
+                "x has grey pixels, and this model is one of binary images: the result is a cross-entropy and no log "
+                "p(x); binarise x, e.g. by torch.bernoulli(x)",
+                stacklevel=2,
+            )
+        return log_likelihood(self.model, images, num_samples, log_z=self._log_z_value(), generator=generator)
+
+    def _log_z_value(self) -> float:
         if self.model.boltzmann is None:
             return 0.0
-        if self._log_z is None:
-            self._log_z = log_partition(self.model.boltzmann, "auto", generator)
+        if self._log_z is None:  # the caller's generator is not asked: the first call would differ from the second
+            own = torch.Generator(self.device).manual_seed(0)
+            self._log_z = log_partition(self.model.boltzmann, "auto", own)
         return self._log_z.value
 
     def _binary_only(self, what: str) -> None:
@@ -153,21 +170,31 @@ class Trained(nn.Module):
             raise UsageError(f"cannot {what}: this model has no binary global units")
 
     def _images(self, x: Images) -> Tensor:
+        images = self._shaped(x)
+        self._check_levels(images)
+        return images
+
+    def _shaped(self, x: Images) -> Tensor:
         x = x if isinstance(x, Tensor) else torch.from_numpy(x)
         shape = self.model.sample_shape
         if x.dim() < 2 or math.prod(x.shape[1:]) != math.prod(shape):
             raise ValueError(f"x must be (batch, {', '.join(map(str, shape))}), got {tuple(x.shape)}")
-        if self.model.reads != "gaussian":  # which takes any numbers
-            _check_levels(x)
         return x.reshape(len(x), *shape).to(self.device, self.dtype)
 
-
-def _check_levels(x: Tensor) -> None:
-    """Refuse images with levels from 0 to 255, as bytes or as floats; a model would take them, with wrong results."""
-    largest = float(x.max()) if x.numel() else 0.0
-    whole = not x.is_floating_point() or (largest >= BYTES and bool((x == x.round()).all()))
-    if largest > 1 and whole:
+    def _check_levels(self, x: Tensor) -> None:
+        """Refuse numbers that no image of this model has; it would take them, with wrong results."""
+        if self.model.reads == "gaussian" or not x.numel():  # which takes any numbers
+            return
+        low = 0 if self.model.reads == "bernoulli" else -1
+        smallest, largest = float(x.min()), float(x.max())
+        if low - ROUNDING <= smallest and largest <= 1 + ROUNDING:  # false with a NaN as well
+            return
+        if largest > 1 and bool((x == x.round()).all()):
+            raise ValueError(
+                f"x has whole numbers up to {largest:g}, and a model sees 0 and 1, or levels from -1 to 1 with a "
+                "logistic mixture: dvaepp.data.as_dataset(x) makes them, or x / 255"
+            )
         raise ValueError(
-            f"x has whole numbers up to {largest:g}, and a model sees 0 and 1, or levels from -1 to 1 with a logistic "
-            "mixture: dvaepp.data.as_dataset(x) makes them, or x / 255"
+            f"x has numbers from {smallest:g} to {largest:g}, and this model sees images in [{low}, 1]: scale them, "
+            "and remove what is not a number"
         )
