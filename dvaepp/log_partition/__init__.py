@@ -1,5 +1,7 @@
 """log Z of a Boltzmann prior: what every reported likelihood stands on."""
 
+import inspect
+from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import torch
@@ -24,6 +26,7 @@ __all__ = [
 ]
 
 Method = Literal["auto", "exact", "ais", "tempering"]
+METHODS: dict[str, Callable[..., LogPartition]] = {"exact": exact, "ais": ais, "tempering": tempering}
 FEASIBLE = 2e9  # states x units that `auto` sums exactly: about half a minute
 
 
@@ -35,8 +38,8 @@ def log_partition(
     `exact` sums (float64, at most 24 units on the smaller side); `ais` anneals; `tempering` is the paper's; `auto` sums
     where that takes seconds and tempers otherwise. `options` go to the method: num_chains and num_temperatures for
     `ais`; num_sweeps (100 000 in the paper), num_replicas, target_swap_rate and initial for `tempering`; show_progress
-    for all. `diagnostics["warnings"]` says why an estimate cannot be trusted; `compare_starts` tests what no sampler
-    sees by itself (docs/log_partition.md).
+    for all. `auto` takes those of `tempering`, which a sum has no use for. `diagnostics["warnings"]` says
+    why an estimate cannot be trusted; `compare_starts` tests what no sampler sees by itself (docs/log_partition.md).
 
     Choose it whenever a log-likelihood needs log Z: it takes the exact sum where that is quick.
 
@@ -46,10 +49,17 @@ def log_partition(
     """
     if method not in get_args(Method):
         raise UsageError(f"method must be one of {', '.join(get_args(Method))}, got {method!r}")
+    known = _options_of(tempering if method == "auto" else METHODS[method])
+    if unknown := [name for name in options if name not in known]:
+        raise UsageError(f"method {method!r} has no option {unknown[0]!r}; it takes {', '.join(known)}")
     if method == "auto":
         n = num_enumerated(prior)
         method = "exact" if n <= 24 and 2.0**n * prior.num_units <= FEASIBLE else "tempering"
     if method == "exact":
-        return exact(prior, **options)
+        return exact(prior, show_progress=options.get("show_progress"))
     estimate = ais if method == "ais" else tempering
     return estimate(prior, generator, **options)
+
+
+def _options_of(method: Callable[..., LogPartition]) -> list[str]:
+    return [name for name in inspect.signature(method).parameters if name not in ("prior", "generator")]

@@ -240,3 +240,17 @@ def test_bad_input_is_named() -> None:
     for method in ("exact", "ais", "tempering"):
         with pytest.raises(ValueError, match="bias_left of the prior must be finite"):
             log_partition(broken, method)
+
+
+def test_options_of_tempering_do_not_break_a_sum_that_auto_chooses() -> None:
+    assert log_partition(RBM(3, 3), num_sweeps=100, num_replicas=4).method == "exact"
+
+
+@pytest.mark.parametrize(
+    ("method", "options"), [("auto", {"num_sweps": 3}), ("exact", {"num_sweeps": 3}), ("ais", {"num_sweeps": 3})]
+)
+def test_options_that_a_method_has_not_are_refused_by_name(method: str, options: dict[str, int]) -> None:
+    with pytest.raises(
+        ValueError, match=rf"method '{method}' has no option '{next(iter(options))}'; it takes .*progress"
+    ):
+        log_partition(RBM(3, 3), method, **options)
