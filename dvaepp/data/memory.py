@@ -1,6 +1,7 @@
 """Whatever holds images, as a data set: tensors, NumPy arrays, torch Datasets, paths and names."""
 
 import hashlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,9 @@ def _at(path: Path | str, options: Options, name: str | None) -> Dataset:
     if isinstance(path, str) and path in names():
         return load(path)
     place = store.expanded(path).absolute()
+    if not os.path.lexists(place):
+        known = f", and no data set has this name: there are {', '.join(sorted(names()))}"
+        raise UsageError(f"there is no file or folder {place}{known if isinstance(path, str) else ''}")
     return own.load(place, name or place.stem, *options)
 
 

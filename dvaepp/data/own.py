@@ -73,6 +73,8 @@ def _read(path: Path, options: Options) -> _Found:
             return _array(path, arrays.read, "write it anew with numpy.save or numpy.savez")
         if path.is_file() and idx.is_idx(path):
             return _array(path, idx.read, "get it again")
+        if not path.exists():
+            raise UsageError(f"there is no file or folder {path}")
     raise UsageError(f"{path} is neither a folder of images nor an .npy, .npz or IDX file")
 
 

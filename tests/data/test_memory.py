@@ -205,3 +205,10 @@ def test_other_sizes_are_refused(size: Any) -> None:
 def test_resized_bits_are_grey() -> None:
     assert as_dataset(BITS, resize=4).dynamic
     assert not as_dataset(BITS, resize=(6, 5)).dynamic, "nothing changes"
+
+
+def test_a_path_that_is_not_there_and_a_misspelt_name_are_told_apart_from_a_wrong_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"there is no file or folder .*mnits, and no data set .* mnist_static"):
+        as_dataset("mnits")
+    with pytest.raises(UsageError, match=r"there is no file or folder .*photos$"):
+        as_dataset(tmp_path / "photos")

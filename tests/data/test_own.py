@@ -178,8 +178,11 @@ def test_an_empty_folder_and_other_paths_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no images"):
         load("own", path=tmp_path)
     for path in (tmp_path / "absent", tmp_path / "absent.npy"):
-        with pytest.raises(UsageError, match="neither a folder of images nor an .npy, .npz or IDX file"):
+        with pytest.raises(UsageError, match=rf"there is no file or folder {path}$"):
             load("own", path=path)
+    (tmp_path / "notes.txt").write_text("no images")
+    with pytest.raises(UsageError, match="neither a folder of images nor an .npy, .npz or IDX file"):
+        load("own", path=tmp_path / "notes.txt")
 
 
 def test_mixed_sizes_name_both_files(tmp_path: Path) -> None:
