@@ -73,7 +73,7 @@ class Trained(nn.Module):
         self._binary_only("decode")
         bits = bits if isinstance(bits, Tensor) else torch.from_numpy(bits)
         if bits.dim() != 2 or bits.shape[-1] != self.model.num_units:
-            raise ValueError(f"bits must have shape (batch, {self.model.num_units}), got {tuple(bits.shape)}")
+            raise UsageError(f"bits must have shape (batch, {self.model.num_units}), got {tuple(bits.shape)}")
         return self.model.decode(bits.to(self.device, self.dtype), generator, mean)
 
     @torch.no_grad()
@@ -95,7 +95,7 @@ class Trained(nn.Module):
     def sample_code(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Global units of the prior, (n, units); a Boltzmann prior is sampled by parallel tempering."""
         if n < 1:
-            raise ValueError(f"n must be at least 1, got {n}")
+            raise UsageError(f"n must be at least 1, got {n}")
         return self.model.sample_code(n, generator)
 
     @torch.no_grad()
@@ -178,7 +178,7 @@ class Trained(nn.Module):
         x = x if isinstance(x, Tensor) else torch.from_numpy(x)
         shape = self.model.sample_shape
         if x.dim() < 2 or math.prod(x.shape[1:]) != math.prod(shape):
-            raise ValueError(f"x must be (batch, {', '.join(map(str, shape))}), got {tuple(x.shape)}")
+            raise UsageError(f"x must be (batch, {', '.join(map(str, shape))}), got {tuple(x.shape)}")
         return x.reshape(len(x), *shape).to(self.device, self.dtype)
 
     def _check_levels(self, x: Tensor) -> None:
@@ -190,11 +190,11 @@ class Trained(nn.Module):
         if low - ROUNDING <= smallest and largest <= 1 + ROUNDING:  # false with a NaN as well
             return
         if largest > 1 and bool((x == x.round()).all()):
-            raise ValueError(
+            raise UsageError(
                 f"x has whole numbers up to {largest:g}, and a model sees 0 and 1, or levels from -1 to 1 with a "
                 "logistic mixture: dvaepp.data.as_dataset(x) makes them, or x / 255"
             )
-        raise ValueError(
+        raise UsageError(
             f"x has numbers from {smallest:g} to {largest:g}, and this model sees images in [{low}, 1]: scale them, "
             "and remove what is not a number"
         )

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from dvaepp import runs, training
+from dvaepp.errors import UsageError
 from dvaepp.log_partition import log_partition
 from dvaepp.models.trained import Trained
 from dvaepp.priors import RBM
@@ -82,6 +83,11 @@ def test_bits_are_taken_from_arrays_and_in_one_shape(trained: Trained) -> None:
     assert torch.equal(trained.decode(bits.bool().numpy()), trained.decode(bits))
     with pytest.raises(ValueError, match=r"bits must have shape \(batch, 8\), got \(8,\)"):
         trained.decode(bits[0])
+
+
+def test_images_of_another_size_are_the_callers_to_mend(trained: Trained) -> None:
+    with pytest.raises(UsageError, match=r"x must be \(batch, 1, 6, 6\), got \(2, 5, 5\)"):
+        trained.encode(torch.zeros(2, 5, 5))
 
 
 def test_no_images_have_no_likelihoods_and_no_samples_are_refused(trained: Trained) -> None:
