@@ -21,7 +21,10 @@ FREE = ("training.tensorboard", "training.checkpoint_minutes", "training.patienc
 
 def check_empty(folder: Path) -> None:
     if checkpoint.exists(folder / "checkpoints"):
-        raise UsageError(f"{folder} already holds a run: continue it with --resume, or choose another --run-dir")
+        raise UsageError(
+            f"{folder} already holds a run: continue it with --resume (in Python resume=True), or choose another "
+            "--run-dir"
+        )
 
 
 def check_resumable(folder: Path) -> None:

@@ -138,7 +138,7 @@ def test_a_resumed_run_equals_an_unbroken_one(
 def test_an_existing_run_is_not_overwritten(images: Path, tmp_path: Path) -> None:
     recipe = _recipe(images, steps=4)
     train(recipe, tmp_path / "run", say=_quiet)
-    with pytest.raises(ValueError, match="already holds a run: continue it with --resume"):
+    with pytest.raises(ValueError, match="already holds a run: continue it with --resume .in Python resume=True."):
         train(recipe, tmp_path / "run", say=_quiet)
 
 
