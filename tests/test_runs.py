@@ -137,6 +137,10 @@ def test_load_gives_a_model_that_knows_its_data(run: Path) -> None:
     [
         (["train", "table2.rmb"], "no recipe called 'table2.rmb'; did you mean table2.rbm"),
         (["train", "table2.rbm", "layer=2"], "takes no argument 'layer'; did you mean layers"),
+        (
+            ["train", "table2.rbm", "steps=2"],
+            "no argument 'steps'; a field of this name is set by --set training.steps=VALUE",
+        ),
         (["train", "--set", "training.step=3"], "no field 'training.step'; did you mean training.steps"),
         (["train", "--set", "training.steps=-3"], "training.steps: Input should be greater than or equal to 1"),
         (["train", "--resume"], "--resume needs --run-dir"),
