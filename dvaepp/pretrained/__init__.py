@@ -1,7 +1,7 @@
 """Trained models that come with the library. A folder of this one is a model, and the folder's name is the model's.
 
     mnist-rbm            a one-layer VAE with an RBM prior, trained for the full schedule of Table 2
-    mnist-rbm-2layers    the same with two layers, trained for 15 % of the schedule
+    mnist-rbm-2layers    the same with two layers, trained for 75 % of the schedule
 
 `dvaepp models` and docs/models.md show them with the numbers of their own evaluation.json.
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import dvaepp.priors
-from dvaepp import pretrained, recipes, runs
+from dvaepp import recipes, runs
 from dvaepp.errors import UsageError
 from dvaepp.recipes.prior import PriorConfig
 from dvaepp.registry import members
@@ -42,8 +42,8 @@ def test_recipes_from_before_priors_had_options_are_read(name: str) -> None:
     assert recipes.differences(old, recipe) == {}
 
 
-def test_the_shipped_model_has_an_rbm() -> None:
-    text = (pretrained.folder("mnist-rbm-2layers") / "recipe.json").read_text()
+def test_a_run_from_before_priors_had_options_has_an_rbm() -> None:
+    text = (Path(__file__).parent / "recipe_before_priors.json").read_text()
     assert '"prior": "rbm"' in text
     assert recipes.Recipe.model_validate_json(text).model.prior == PriorConfig.of("rbm")
 
