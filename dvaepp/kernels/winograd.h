@@ -14,6 +14,9 @@
 #include "fast_exp.h"
 #include <omp.h>
 #include <stdlib.h>
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
 #ifdef __linux__
 #include <sys/mman.h>
 #endif
@@ -25,7 +28,7 @@
 #define STRIP (2 * LANES)   /* columns of a product at once */
 #define COLUMNS (2 * STRIP)   /* columns of M that are computed at once */
 #define BLOCK_BYTES (1 << 20) /* size of V or dV for a block of rows: about that of a core's own cache */
-#define FEWEST 48             /* rows in a block, at least, so that a strip of U is used often once it is in the cache */
+#define FEWEST 56             /* rows in a block, at least, so that a strip of U is used often once it is in the cache */
 #define HUGE_PAGE (2 << 20)
 
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
@@ -63,8 +66,8 @@ static int64_t padded(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
 static size sizes(const job *j, int backward) {
     size s = {.inputs = padded(j->inputs), .outputs = padded(j->outputs), .tiles = j->side * j->side};
     int64_t rows = most(FEWEST, BLOCK_BYTES / (4 * POINTS * (s.inputs + (backward ? s.outputs : 0))));
-    int64_t examples = most(1, rows / s.tiles);
-    s.block = least(examples > 8 ? examples / 8 * 8 : examples, j->rows);
+    int64_t limit = most(1, rows / s.tiles), blocks = (j->rows + limit - 1) / limit;
+    s.block = most(1, (j->rows + blocks - 1) / most(1, blocks)); /* no block is left with a few rows only */
     /* The arrays of two points are one vector further apart than they need to be. Without that gap and with a power of
        two of channels, all 36 points would compete for the same lines of the cache. */
     int64_t block_rows = s.block * s.tiles;
@@ -75,18 +78,32 @@ static size sizes(const job *j, int backward) {
     return s;
 }
 
+/* Read or write the first n numbers of a vector. A copy of so few bytes that a compiler does not know their number is a
+   call of a function, which took a third of a step of nets with 8 channels; a mask is a part of the instruction. */
+#ifdef __AVX512F__
+static inline __mmask16 first_of(int64_t n) { return (__mmask16)((1u << n) - 1); }
+#endif
+
 static inline vec load(const float *p, int64_t n) {
-    vec v = {0};
     if (n >= LANES) return *(const vec *)p;
+#ifdef __AVX512F__
+    return (vec)_mm512_maskz_loadu_ps(first_of(n), p);
+#else
+    vec v = {0};
     memcpy(&v, p, 4 * n);
     return v;
+#endif
 }
 
 static inline void store(float *p, vec v, int64_t n) {
     if (n >= LANES)
         *(vec *)p = v;
     else
+#ifdef __AVX512F__
+        _mm512_mask_storeu_ps(p, first_of(n), (__m512)v);
+#else
         memcpy(p, &v, 4 * n);
+#endif
 }
 
 /* to += from */
@@ -328,14 +345,16 @@ static void out_of_dU(const job *j, int64_t first, int64_t last, field du, float
         }
 }
 
-/* Compute e = ELU(x) for examples first .. last. */
+/* Compute e = ELU(x) for examples first .. last. Where their channels follow each other in memory they are one line, so
+   that few channels fill vectors, too. */
 static void activate(const job *j, int64_t g, int64_t first, int64_t last) {
-    int64_t pixels = j->side * j->side * TILE * TILE;
+    int64_t pixels = j->side * j->side * TILE * TILE, joined = j->x_row == j->inputs && j->e_row == j->inputs;
+    int64_t lines = joined ? 1 : last - first, length = joined ? (last - first) * j->inputs : j->inputs;
     for (int64_t p = 0; p < pixels; p++)
-        for (int64_t r = first; r < last; r++) {
-            const float *x = j->x + p * j->x_pixel + g * j->x_group + r * j->x_row;
-            float *restrict e = j->e + p * j->e_pixel + g * j->e_group + r * j->e_row;
-            for (int64_t c = 0; c < j->inputs; c++) e[c] = x[c] > 0 ? x[c] : fast_expm1(x[c]);
+        for (int64_t l = 0; l < lines; l++) {
+            const float *x = j->x + p * j->x_pixel + g * j->x_group + (first + l) * j->x_row;
+            float *restrict e = j->e + p * j->e_pixel + g * j->e_group + (first + l) * j->e_row;
+            for (int64_t c = 0; c < length; c++) e[c] = x[c] > 0 ? x[c] : fast_expm1(x[c]);
         }
 }
 
@@ -485,7 +504,8 @@ static void wait_for(int team) {
 static void products(int64_t rows, int64_t inner, int64_t at, int64_t width, field v, field u, field m) {
     for (int p = 0; p < POINTS; p++)
         for (int64_t c = 0; c < width; c += STRIP) {
-            factors f = {.a = v.at + p * v.point, .a_i = v.row, .a_l = 1, .chunk = LANES, .chunks = inner / LANES};
+            factors f = {.a = v.at + p * v.point, .a_i = v.row, .a_l = 1, .chunk = least(LANES, inner)};
+            f.chunks = (inner + LANES - 1) / LANES; /* those beyond `inner` are zero */
             f.a_chunk = v.vector;
             f.b = u.at + p * u.point + (at + c) / LANES * u.vector;
             f.b_l = u.row;
@@ -511,16 +531,16 @@ static void convolve_rows(const job *j, int64_t g, int64_t first, int64_t last, 
         for (int64_t at = 0; at < s->outputs; at += COLUMNS) {
             int64_t width = least(COLUMNS, s->outputs - at);
             field m = {v.at + POINTS * s->v, s->m, LANES, width};
-            products((end - begin) * s->tiles, s->inputs, at, width, v, u, m);
+            products((end - begin) * s->tiles, j->inputs, at, width, v, u, m);
             out_of_M(j, g, begin, end, at, at + width, m);
         }
     }
 }
 
 /* Compute dU = V' dM from the rows of a block; if `more` is set, add it to the dU that is there already. */
-static void add_dU(const size *s, int64_t rows, field v, field dm, int more, field du) {
+static void add_dU(const size *s, int64_t inputs, int64_t rows, field v, field dm, int more, field du) {
     for (int p = 0; p < POINTS; p++)
-        for (int64_t i = 0; i < s->inputs; i += LANES)
+        for (int64_t i = 0; i < inputs; i += LANES)
             for (int64_t c = 0; c < s->outputs; c += STRIP) {
                 factors f = {.a = v.at + p * v.point + i / LANES * v.vector, .a_i = 1, .a_l = LANES, .chunk = rows};
                 f.chunks = 1;
@@ -528,7 +548,7 @@ static void add_dU(const size *s, int64_t rows, field v, field dm, int more, fie
                 f.b_l = LANES;
                 f.b_vec = dm.vector;
                 f.more = more;
-                product(LANES, s->outputs - c > LANES ? 2 : 1, &f, du.at + p * du.point + i * du.row + c, du.row);
+                product(least(LANES, inputs - i), s->outputs - c > LANES ? 2 : 1, &f, du.at + p * du.point + i * du.row + c, du.row);
             }
 }
 
@@ -547,12 +567,12 @@ static void convolve_rows_backward(const job *j, int64_t g, int64_t first, int64
         into_dM(j, g, begin, end, dm, sum);
         if (dw) {
             into_V(j, g, begin, end, v);
-            add_dU(s, rows, v, dm, begin > first, du);
+            add_dU(s, j->inputs, rows, v, dm, begin > first, du);
         }
         for (int64_t at = 0; j->dx && at < s->inputs; at += COLUMNS) {
             int64_t width = least(COLUMNS, s->inputs - at);
             field dv = {product_room, s->m, LANES, width};
-            products(rows, s->outputs, at, width, dm, ut, dv);
+            products(rows, j->outputs, at, width, dm, ut, dv);
             out_of_dV(j, g, begin, end, at, at + width, dv);
         }
     }
