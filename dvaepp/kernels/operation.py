@@ -39,30 +39,74 @@ def operation(
     if backward is not None:
         torch.library.register_autograd(f"dvaepp::{name}", backward, setup_context=setup_context, lib=LIBRARY)
     registered: Callable[..., Any] = getattr(torch.ops.dvaepp, name).default
-    if "[]" in schema and backward is not None:  # an autograd function does not look for tensors inside of lists
-        return registered
-    direct = run if backward is None else _function(name, run, setup_context, backward)
+    direct = registered
+    if backward is None:
+        direct = run
+    elif _returned_lists(schema) < 2:
+        direct = _function(schema, run, setup_context, backward)
 
     def call(*arguments: Any) -> Any:
-        return direct(*arguments) if autograd_alone(arguments[0]) else registered(*arguments)
+        if not autograd_alone(arguments[0]):
+            return registered(*arguments)
+        return direct(*arguments) if torch.is_grad_enabled() else run(*arguments)
 
     return call
 
 
 def _function(
-    name: str, run: Callable[..., Any], setup_context: Callable[..., None] | None, backward: Callable[..., Any]
+    schema: str, run: Callable[..., Any], setup_context: Callable[..., None] | None, backward: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """The same operation as an autograd function, from the same three functions."""
+    """The same operation as an autograd function, from the same three functions; it returns one list at most.
 
-    def forward(ctx: Any, *arguments: Any) -> Any:
+    An autograd function does not look for tensors inside of lists, so that lists are taken apart on their way in and
+    out.
+    """
+    name, results = schema.split("(", 1)[0], schema.split("->")[1].split(",")
+    is_list = ["[]" in result for result in results]
+
+    def grouped(flat: Sequence[Any]) -> tuple[Any, ...]:
+        return _nested(flat, [len(flat) - len(results) + 1 if each else None for each in is_list])
+
+    def forward(ctx: Any, *flat: Any) -> Any:
+        *values, sizes = flat
+        arguments = _nested(values, sizes)
         output = run(*arguments)
         if setup_context is not None:
             setup_context(ctx, arguments, output)
-        return output
+        return output if len(results) == 1 else tuple(_flat(output))
 
-    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    def backward_of_flat(ctx: Any, *slopes: Any) -> tuple[Any, ...]:
+        found = backward(ctx, *grouped(slopes))
+        return (*_flat(found if isinstance(found, tuple) else (found,)), None)
+
+    members = {"forward": staticmethod(forward), "backward": staticmethod(backward_of_flat)}
     function: type[torch.autograd.Function] = type(name, (torch.autograd.Function,), members)
-    return function.apply
+
+    def call(*arguments: Any) -> Any:
+        output = function.apply(*_flat(arguments), _sizes(arguments))
+        return output if len(results) == 1 else grouped(output)
+
+    return call
+
+
+def _returned_lists(schema: str) -> int:
+    return schema.split("->")[1].count("[]")
+
+
+def _sizes(values: Sequence[Any]) -> list[int | None]:
+    """The length of each list among some values, None for what is no list."""
+    return [len(value) if isinstance(value, list) else None for value in values]
+
+
+def _flat(values: Sequence[Any]) -> list[Any]:
+    """The values, with those of lists in the place of the lists."""
+    return [item for value in values for item in (value if isinstance(value, list) else (value,))]
+
+
+def _nested(flat: Sequence[Any], sizes: Sequence[int | None]) -> tuple[Any, ...]:
+    """What `_flat` made flat, again with its lists."""
+    items = iter(flat)
+    return tuple(next(items) if size is None else [next(items) for _ in range(size)] for size in sizes)
 
 
 def no_second_derivative(ctx: Any, *_: Any) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
 from dvaepp.kernels import policy
@@ -156,12 +157,17 @@ def _planned(activations: Tensor, parameters: Sequence[Tensor], letters: str, by
     side = round(pixels**0.5)
     if len(sizes) != (3 if by_rows else 4) or side % policy.TILE or side**2 != pixels:
         raise ValueError(f"residual_chain: maps must be square and of whole tiles, got activations {tuple(sizes)}")
-    found = [tuple(map(int, p.shape)) for p in parameters]
+    found = [_whole(p.shape) for p in parameters]
     kinds = _kinds(letters, tuple(found[::groups]))
     wanted = [shape for kind in kinds for shape in _parameter_shapes(kind) for _ in range(groups)]
     if found != wanted:
         raise ValueError(f"residual_chain: parameters of {groups} groups must have shapes {wanted}, got {found}")
     return _plan(Shape(pixels, groups, rows, by_rows, kinds))
+
+
+def _whole(shape: torch.Size) -> tuple[int, ...]:
+    """A shape of numbers; a compiler may have put symbols for them, which the shape of a parameter always resolves."""
+    return tuple(map(int, shape)) if any(isinstance(n, torch.SymInt) for n in shape) else shape
 
 
 @cache

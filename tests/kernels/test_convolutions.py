@@ -14,9 +14,7 @@ from dvaepp.models.build import with_kernels
 from dvaepp.networks.convolution import Conv
 from dvaepp.networks.residual import Residual
 
-CONVOLVE_NODE, CHAIN_NODE = (
-    f"GeneratedBackwardFor_dvaepp_{name}_defaultBackward" for name in ("convolve_after_elu", "residual_chain")
-)
+CONVOLVE_NODE, CHAIN_NODE = "convolve_after_eluBackward", "residual_chainBackward"
 
 # pixels, groups, rows, inputs, outputs: whole vectors of channels and parts of them, blocks of rows and their rests
 SHAPES = [

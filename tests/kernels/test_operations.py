@@ -70,10 +70,10 @@ def _forward(name: str) -> Case:
         "threshold, float64": lambda: (_registered(gibbs, "gibbs_threshold_"), (*_threshold(torch.float64), 5, 1, 0)),
         "sweeps": lambda: (_registered(gibbs, "gibbs_sweeps_"), (*_rbm(), 3, 5, 1, 0)),
         "adamax": lambda: (_registered(adamax, "adamax_"), (*_buffers(), 0.1, 0.9, 0.999, 1e-8, 0.01)),
-        "convolution": lambda: (winograd._convolve, _convolution()),
-        "convolution, no bias": lambda: (winograd._convolve, (*_convolution()[:2], [])),
-        "chain": lambda: (residual_chain._chain, _chain()),
-        "chain of one block": lambda: (residual_chain._chain, _chain(1)),
+        "convolution": lambda: (_registered(winograd, "convolve_after_elu"), _convolution()),
+        "convolution, no bias": lambda: (_registered(winograd, "convolve_after_elu"), (*_convolution()[:2], [])),
+        "chain": lambda: (_registered(residual_chain, "residual_chain"), _chain()),
+        "chain of one block": lambda: (_registered(residual_chain, "residual_chain"), _chain(1)),
     }
     return cases[name]()
 
@@ -96,8 +96,13 @@ def _backward(name: str) -> Case:
     result, *kept = operation(*arguments)
     dy, rest = torch.ones_like(result), [_detached(a) for a in kept]
     if name == "chain":
-        return residual_chain._chain_backward, (dy, *rest, _detached(arguments[2]), *arguments[3:])
-    return winograd._convolve_backward, (dy, *rest, _detached(arguments[1]), True, True)
+        return _registered(residual_chain, "residual_chain_backward"), (
+            dy,
+            *rest,
+            _detached(arguments[2]),
+            *arguments[3:],
+        )
+    return _registered(winograd, "convolve_after_elu_backward"), (dy, *rest, _detached(arguments[1]), True, True)
 
 
 def _detached(value: Any) -> Any:
@@ -129,6 +134,23 @@ def test_an_operation_is_registered_and_direct_with_the_same_result_and_gradient
         assert torch.equal(direct, registered)
     names = [type(result[3]).__name__ for result in results]
     assert "Generated" in names[1] and "Generated" not in names[0]
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("name", ["convolution", "convolution, no bias", "chain", "chain of one block"])
+def test_lists_of_tensors_pass_directly_with_the_same_results_and_gradients(name: str) -> None:
+    registered, arguments = _forward(name)
+    leaves = [t for a in arguments for t in (a if isinstance(a, list) else [a]) if isinstance(t, Tensor)]
+    results = []
+    for operation in (winograd._convolve if name.startswith("conv") else residual_chain._chain, registered):
+        y, kept = operation(*arguments)
+        results.append([y, *([kept] if isinstance(kept, Tensor) else kept)])
+        results[-1] += torch.autograd.grad(y.square().sum(), leaves)
+        assert ("Generated" in type(y.grad_fn).__name__) == (operation is registered)
+        with torch.no_grad():
+            assert torch.equal(operation(*arguments)[0], y)
+    for direct, expected in zip(*results, strict=True):
+        assert torch.equal(direct, expected)
 
 
 @needs_a_compiler
