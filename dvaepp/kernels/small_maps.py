@@ -57,14 +57,17 @@ def _matrix(weight: Tensor, size: int, resize: str) -> Tensor:
     outputs, inputs = weight.shape[:2]
     taps, used = _taps(size, resize)  # (P, Q, taps)
     taps = taps.to(weight)
-    kernels = weight[:, :, used, used].permute(2, 3, 1, 0).reshape(-1, inputs * outputs)
+    each = weight.flatten(2).unbind(
+        2
+    )  # each tap by itself: copies of pieces of 2 x 2 taps would take ten times as long
+    kernels = torch.stack([each[tap].t() for tap in used]).flatten(1)
     joined = (taps.flatten(0, 1) @ kernels).view(*taps.shape[:2], inputs, outputs)
     return joined.transpose(1, 2).reshape(taps.shape[0] * inputs, -1)
 
 
 @cache
-def _taps(size: int, resize: str) -> tuple[Tensor, slice]:
-    """taps[p, q, t] = 1 where tap t joins input pixel p to output pixel q, and the rows and columns of taps that do so.
+def _taps(size: int, resize: str) -> tuple[Tensor, list[int]]:
+    """taps[p, q, t] = 1 where tap number t of those used joins input pixel p to output pixel q, and the taps used.
 
     On a map of one pixel only the middle of the kernel joins anything; taps that join no pixels are left out.
     """
@@ -74,10 +77,9 @@ def _taps(size: int, resize: str) -> tuple[Tensor, slice]:
         found = conv_transpose2d(pixels, kernels.transpose(0, 1), stride=2, padding=1, output_padding=1)
     else:
         found = conv2d(pixels, kernels, stride=2 if resize == "d" else 1, padding=1)
-    taps = found.flatten(2).transpose(1, 2).unflatten(2, (3, 3))
-    rows = taps.sum((0, 1, 3)).nonzero()  # the columns are the same, by symmetry
-    used = slice(int(rows.min()), int(rows.max()) + 1)
-    return taps[:, :, used, used].flatten(2), used
+    taps = found.flatten(2).transpose(1, 2)
+    used: list[int] = taps.sum((0, 1)).nonzero().flatten().tolist()
+    return taps[:, :, used], used
 
 
 def _resized(size: int, resize: str) -> int:

@@ -132,8 +132,7 @@ class DVAE(Model):
 
     def posterior_parameters(self, encoded: Encoded, before: Sequence[Tensor]) -> Tensor:
         """The parameters of q(z_a|x, ζ_<a), where `before` holds ζ_<a."""
-        parameters: Tensor = self.encoders[len(before)](torch.cat([encoded.top, *before], 1))
-        return parameters
+        return self.global_latent.parameters(self.encoders[len(before)](torch.cat([encoded.top, *before], 1)))
 
     def top_down(self, source: Source, rows: int) -> TopDown:
         """Draw all latents in their order, each from the source, given those before it."""
@@ -155,7 +154,8 @@ class DVAE(Model):
 
     def local_priors(self, drawn: TopDown) -> list[Tensor]:
         """Parameters of p(h_j|ζ, h_<j) for all j, given all h."""
-        return self.p.all(drawn.up, [group.value for group in drawn.h])
+        outputs = self.p.all(drawn.up, [group.value for group in drawn.h])
+        return [self.local_latent.parameters(each) for each in outputs]
 
     def global_priors(self) -> list[Tensor]:
         """Parameters of factorial global priors, (1, per unit · units) for each group; normal ones are N(0, I)."""

@@ -1,6 +1,7 @@
 """Kinds of latent variable: what the outputs of a network mean, how a group is drawn, and what its KL is.
 
-A group has parameters (rows, channels, ...) and values (rows, units, ...).
+A group has parameters (rows, channels, ...), which `parameters` makes of the outputs of a network once for all that
+follows, and values (rows, units, ...).
 
 - Training draws reparameterised samples and needs the KL given the group's parents. For normal units it is analytic.
   For smoothed Bernoulli units it is the bracket of Eq. 5 at the sample, with the gradient through the sample alone.
@@ -35,6 +36,10 @@ class Latent(ABC):
     """Whether its units are binary, and smoothed in training."""
 
     @abstractmethod
+    def parameters(self, outputs: Tensor) -> Tensor:
+        """The parameters of a group from the outputs of its network."""
+
+    @abstractmethod
     def sample(self, parameters: Tensor, noise: BatchNoise, smoothing: Smoothing) -> Tensor:
         """A reparameterised sample for training."""
 
@@ -60,18 +65,21 @@ class Latent(ABC):
 
 
 class Normal(Latent):
-    """Channels are means and log standard deviations, each bounded as 5 tanh(v / 5)."""
+    """Channels are means and log standard deviations, each bounded as 5 tanh(v / 5) for an output v."""
 
     parameters_per_unit = 2
     smoothed = False
 
+    def parameters(self, outputs: Tensor) -> Tensor:
+        return BOUND * torch.tanh(widened(outputs) / BOUND)
+
     def sample(self, parameters: Tensor, noise: BatchNoise, smoothing: Smoothing) -> Tensor:
-        mean, log_sd = moments(parameters)
+        mean, log_sd = parameters.chunk(2, 1)
         return mean + log_sd.exp() * noise.normal_like(mean)
 
     def kl(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
-        q_mean, q_log_sd = moments(q)
-        p_mean, p_log_sd = moments(p)
+        q_mean, q_log_sd = q.chunk(2, 1)
+        p_mean, p_log_sd = p.chunk(2, 1)
         gap = torch.exp(-2 * p_log_sd) * (torch.exp(2 * q_log_sd) + (q_mean - p_mean) ** 2)
         return (p_log_sd - q_log_sd + 0.5 * (gap - 1)).flatten(1).sum(1)
 
@@ -79,20 +87,14 @@ class Normal(Latent):
         return self.log_prob(q, value) - self.log_prob(p, value)
 
     def draw(self, parameters: Tensor, noise: BatchNoise, smoothing: Smoothing | None) -> Drawn:
-        mean, log_sd = moments(parameters)
+        mean, log_sd = parameters.chunk(2, 1)
         value = mean + log_sd.exp() * noise.normal_like(mean)
         return Drawn(value, value)
 
     def log_prob(self, parameters: Tensor, scored: Tensor) -> Tensor:
-        mean, log_sd = moments(parameters)
+        mean, log_sd = parameters.chunk(2, 1)
         each = -0.5 * ((scored - mean) * torch.exp(-log_sd)) ** 2 - log_sd - HALF_LOG_2PI
         return each.flatten(1).sum(1)
-
-
-def moments(parameters: Tensor) -> tuple[Tensor, Tensor]:
-    """Means and log standard deviations of normal units."""
-    mean, log_sd = (BOUND * torch.tanh(widened(parameters) / BOUND)).chunk(2, 1)
-    return mean, log_sd
 
 
 class Bernoulli(Latent):
@@ -100,6 +102,9 @@ class Bernoulli(Latent):
 
     parameters_per_unit = 1
     smoothed = True
+
+    def parameters(self, outputs: Tensor) -> Tensor:
+        return outputs
 
     def sample(self, parameters: Tensor, noise: BatchNoise, smoothing: Smoothing) -> Tensor:
         return smoothing.draw(parameters, noise.uniform(*parameters.shape))

@@ -83,7 +83,7 @@ class PosteriorSource:
     def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn:
         if self._walk is None:
             self._walk = self.encoded.local.walk(up)
-        self.local_parameters.append(self._walk(before))
+        self.local_parameters.append(self.model.local_latent.parameters(self._walk(before)))
         smoothing = None if self._smoothings is None else self._smoothings[1][len(before)]
         return self._draw(self.model.local_latent, self.local_parameters[-1], smoothing)
 
@@ -140,4 +140,5 @@ class PriorSource:
     def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn:
         if self._walk is None:
             self._walk = self.model.p.walk(up)
-        return self.model.local_latent.draw(self._walk(before), self.noise, self.smoothing)
+        latent = self.model.local_latent
+        return latent.draw(latent.parameters(self._walk(before)), self.noise, self.smoothing)

@@ -30,10 +30,14 @@ def _random(*shape: int, seed: int, scale: float = 1.0) -> Tensor:
     return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def _moments(parameters: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _given(*outputs: Tensor) -> list[Tensor]:
+    return [NORMAL.parameters(each) for each in outputs]
+
+
+def _moments(outputs: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Means are the first half of the channels, log deviations the second, both 5 tanh(v / 5)."""
-    bounded = 5 * np.tanh(parameters / 5)
-    half = parameters.shape[1] // 2
+    bounded = 5 * np.tanh(outputs / 5)
+    half = outputs.shape[1] // 2
     return bounded[:, :half], np.exp(bounded[:, half:])
 
 
@@ -44,7 +48,7 @@ def test_normal_kl_equals_monte_carlo() -> None:
     draws = mean + sd * np.random.default_rng(0).standard_normal((100_000, *mean.shape))
     log_ratio = stats.norm.logpdf(draws, mean, sd) - stats.norm.logpdf(draws, prior_mean, prior_sd)
     each = log_ratio.sum((2, 3, 4))
-    found = NORMAL.kl(q, p, torch.zeros(3, 2, 2, 2).double(), Exponential(BETA))
+    found = NORMAL.kl(*_given(q, p), torch.zeros(3, 2, 2, 2).double(), Exponential(BETA))
     assert found.shape == (3,)
     error = each.std(0) / math.sqrt(len(each))
     assert (np.abs(found.numpy() - each.mean(0)) < 5 * error).all()
@@ -55,7 +59,7 @@ def test_normal_samples_have_the_moments_and_density_they_are_scored_with() -> N
     """Kolmogorov-Smirnov on 50 000 draws of training and of evaluation, failure rate 1e-4; log density from scipy."""
     parameters = _random(1, 2, 1, 1, seed=2, scale=3.0)
     mean, sd = (float(v.item()) for v in _moments(parameters.numpy()))
-    many = parameters.expand(50_000, -1, -1, -1)
+    many = NORMAL.parameters(parameters.expand(50_000, -1, -1, -1))
     trained = NORMAL.sample(many, _noise(), Exponential(BETA))
     drawn = NORMAL.draw(many, _noise(1), None)
     assert trained.shape == drawn.value.shape == (50_000, 1, 1, 1)
@@ -65,22 +69,22 @@ def test_normal_samples_have_the_moments_and_density_they_are_scored_with() -> N
     two = _random(4, 6, 2, 2, seed=3)
     value = _random(4, 3, 2, 2, seed=4)
     expected = stats.norm.logpdf(value.numpy(), *_moments(two.numpy())).sum((1, 2, 3))
-    np.testing.assert_allclose(NORMAL.log_prob(two, value).numpy(), expected, rtol=1e-10)
+    np.testing.assert_allclose(NORMAL.log_prob(NORMAL.parameters(two), value).numpy(), expected, rtol=1e-10)
 
 
 def test_normal_parameters_are_bounded_in_value_and_finite_in_gradient() -> None:
     extreme = torch.tensor([-1e4, -50.0, 50.0, 1e4]).reshape(4, 1, 1, 1).repeat(1, 2, 1, 1).requires_grad_()
-    kl = NORMAL.kl(extreme, extreme.detach().flip(0), torch.zeros(4, 1, 1, 1), Exponential(BETA))
+    kl = NORMAL.kl(*_given(extreme, extreme.detach().flip(0)), torch.zeros(4, 1, 1, 1), Exponential(BETA))
     assert torch.isfinite(kl).all() and torch.isfinite(torch.autograd.grad(kl.sum(), extreme)[0]).all()
 
 
 def test_normal_parameters_of_one_row_serve_all_rows_and_undefined_ones_are_seen() -> None:
     q, p = _random(6, 8, seed=0), _random(1, 8, seed=1)
-    one = NORMAL.kl(q, p, torch.zeros(6, 4).double(), Exponential(BETA))
-    each = NORMAL.kl(q, p.expand(6, -1), torch.zeros(6, 4).double(), Exponential(BETA))
+    one = NORMAL.kl(*_given(q, p), torch.zeros(6, 4).double(), Exponential(BETA))
+    each = NORMAL.kl(*_given(q, p.expand(6, -1)), torch.zeros(6, 4).double(), Exponential(BETA))
     torch.testing.assert_close(one, each, rtol=1e-12, atol=0)
     q[2, 3] = torch.nan
-    assert NORMAL.kl(q, p, torch.zeros(6, 4).double(), Exponential(BETA)).isnan().nonzero().tolist() == [[2]]
+    assert NORMAL.kl(*_given(q, p), torch.zeros(6, 4).double(), Exponential(BETA)).isnan().nonzero().tolist() == [[2]]
 
 
 def _mixture(zeta: NDArray[np.float64], logit: float) -> NDArray[np.float64]:
