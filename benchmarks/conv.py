@@ -32,6 +32,7 @@ from dvaepp.priors import RBM
 from dvaepp.recipes.schema import ConvolutionalConfig
 from dvaepp.samplers import pcd
 from dvaepp.smoothing import Exponential
+from dvaepp.training.collector import spared
 from dvaepp.training.state import State, build_optimizer
 from dvaepp.training.step import update
 
@@ -119,6 +120,7 @@ def start(name: str) -> None:
     generator = torch.Generator().manual_seed(0)
     x = (torch.rand(BATCH, 1, 28, 28, generator=generator) < 0.13).float()
     _step = OurStep(x) if name == "dvaepp" else PlainStep(x)
+    spared().__enter__()  # for both, until the process ends, as the training loop has it
 
 
 def steps(number: int, threads: int) -> list[float]:

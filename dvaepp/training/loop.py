@@ -14,6 +14,7 @@ from dvaepp.progress import progress
 from dvaepp.recipes.schema import Recipe
 from dvaepp.training.checks import check_images, check_processes
 from dvaepp.training.clock import Clock
+from dvaepp.training.collector import spared
 from dvaepp.training.conditions import conditions
 from dvaepp.training.finite import Before, NonFinite
 from dvaepp.training.interval import with_interval
@@ -102,7 +103,7 @@ def train(
         if dataset.summary:
             say(dataset.summary)
         say(f"{recipe.name} on {dataset.name}: {count}")
-        with Signals() as signals:
+        with spared(), Signals() as signals:
             _loop(Job(recipe, folder, dataset, device, say, about, callbacks), state, signals)
     return folder
 
