@@ -146,8 +146,10 @@ class Shape(NamedTuple):
     layers: tuple[_Kind, ...]
 
 
-def _planned(activations: Tensor, parameters: Sequence[Tensor], letters: str, by_rows: bool) -> "_Plan":
-    """The plan of a chain, from the activations at its beginning or its end and from its parameters.
+def _planned(
+    activations: Tensor, parameters: Sequence[Tensor], shapes: Sequence[tuple[int, ...]], letters: str, by_rows: bool
+) -> "_Plan":
+    """The plan of a chain, from the activations at its beginning or its end and from its parameters and their shapes.
 
     Activations and parameters that do not fit each other are refused here, before C reads any memory.
     """
@@ -157,17 +159,12 @@ def _planned(activations: Tensor, parameters: Sequence[Tensor], letters: str, by
     side = round(pixels**0.5)
     if len(sizes) != (3 if by_rows else 4) or side % policy.TILE or side**2 != pixels:
         raise ValueError(f"residual_chain: maps must be square and of whole tiles, got activations {tuple(sizes)}")
-    found = [_whole(p.shape) for p in parameters]
-    kinds = _kinds(letters, tuple(found[::groups]))
+    kinds = _kinds(letters, tuple(shapes[::groups]))
     wanted = [shape for kind in kinds for shape in _parameter_shapes(kind) for _ in range(groups)]
-    if found != wanted:
-        raise ValueError(f"residual_chain: parameters of {groups} groups must have shapes {wanted}, got {found}")
+    if shapes != wanted:
+        got = [tuple(shape) for shape in shapes]
+        raise ValueError(f"residual_chain: parameters of {groups} groups must have shapes {wanted}, got {got}")
     return _plan(Shape(pixels, groups, rows, by_rows, kinds))
-
-
-def _whole(shape: torch.Size) -> tuple[int, ...]:
-    """A shape of numbers; a compiler may have put symbols for them, which the shape of a parameter always resolves."""
-    return tuple(map(int, shape)) if any(isinstance(n, torch.SymInt) for n in shape) else shape
 
 
 @cache
@@ -198,7 +195,7 @@ def _run(
     first: Tensor, skip: Tensor, parameters: list[Tensor], letters: str, by_rows: bool
 ) -> tuple[Tensor, list[Tensor]]:
     """The output of the chain, and the pieces of memory that hold what the backward pass needs."""
-    plan = _planned(first, parameters, letters, by_rows)
+    plan = _planned(first, parameters, [p.shape for p in parameters], letters, by_rows)
     out, kept = _results(plan, first, skip)
     rooms = [first.new_empty(floats) for floats in plan.rooms]
     _call("dvaepp_chain", plan, kept, [first.contiguous(), skip.contiguous(), out, *rooms], parameters)
@@ -208,7 +205,12 @@ def _run(
 def _fake(
     first: Tensor, skip: Tensor, parameters: list[Tensor], letters: str, by_rows: bool
 ) -> tuple[Tensor, list[Tensor]]:
-    return _results(_planned(first, parameters, letters, by_rows), first, skip)
+    return _results(_planned(first, parameters, _whole(parameters), letters, by_rows), first, skip)
+
+
+def _whole(parameters: Sequence[Tensor]) -> list[tuple[int, ...]]:
+    """Shapes in numbers, where a compiler may have put symbols for them."""
+    return [tuple(map(int, p.shape)) for p in parameters]
 
 
 def _results(plan: "_Plan", first: Tensor, skip: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -225,7 +227,7 @@ def _run_backward(
 
     In a chain of one block the gradient of `skip` is that of the output, and an empty tensor is returned for it.
     """
-    plan = _planned(dout, parameters, letters, by_rows)
+    plan = _planned(dout, parameters, [p.shape for p in parameters], letters, by_rows)
     dfirst, dskip, slopes = _results_backward(plan, dout, kept, parameters)
     rooms = [dout.new_empty(floats) for floats in plan.rooms_backward]
     _call("dvaepp_chain_backward", plan, kept, [dout.contiguous(), dfirst, dskip, *rooms], parameters, slopes)
@@ -235,7 +237,8 @@ def _run_backward(
 def _fake_backward(
     dout: Tensor, kept: list[Tensor], parameters: list[Tensor], letters: str, by_rows: bool
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
-    return _results_backward(_planned(dout, parameters, letters, by_rows), dout, kept, parameters)
+    plan = _planned(dout, parameters, _whole(parameters), letters, by_rows)
+    return _results_backward(plan, dout, kept, parameters)
 
 
 def _results_backward(
@@ -245,7 +248,7 @@ def _results_backward(
     check_shape("residual_chain", "dout", dout.shape, plan.out)
     check_shape("residual_chain", "kept", [piece.numel() for piece in kept], plan.kept)
     dskip = dout.new_empty(plan.first if plan.blocks > 1 else 0)
-    return dout.new_empty(plan.first), dskip, [p.new_empty(p.shape) for p in parameters]
+    return dout.new_empty(plan.first), dskip, [torch.empty_like(p, memory_format=DENSE) for p in parameters]
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, list[Tensor]]) -> None:
@@ -343,6 +346,7 @@ class _Rooms:
         return [self.area * width for _, width in self.found]
 
 
+DENSE = torch.contiguous_format
 PIECE = 1 << 21  # floats in a piece, 8 MB: allocators keep several times that
 PIECE_BITS = 40  # as in residual_chain.c
 FIRST, SKIP, OUT = DOUT, DFIRST, DSKIP = -1, -2, -3  # places of the caller's arrays, forward and backward
