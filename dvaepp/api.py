@@ -9,6 +9,7 @@ import torch
 
 from dvaepp import distributed, pretrained, recipes, runs
 from dvaepp.data import Dataset, as_dataset, subset
+from dvaepp.devices import usable
 from dvaepp.errors import UsageError
 from dvaepp.models.base import Model
 from dvaepp.models.trained import Trained
@@ -65,6 +66,7 @@ def train(
     >>> run = dvaepp.train(model, run_dir="runs/own", data=images, steps=4)
     >>> run = dvaepp.train("table2.rbm", run_dir="runs/rbm", data=images, steps=4)
     """
+    usable(device)
     given = {
         "training.steps": steps,
         "training.batch_size": batch_size,

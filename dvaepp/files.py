@@ -1,10 +1,13 @@
 """Files that are written whole or not at all, also across a power cut."""
 
 import errno
+import io
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 REMEDIES = {
     errno.ENOSPC: "free some space, then try again",
@@ -37,6 +40,28 @@ def write_durably(path: Path, data: bytes) -> None:
             sync(path.parent)
         finally:
             remove(partial)
+
+
+def write_arrays(path: Path, **arrays: Any) -> None:
+    """NumPy arrays as a compressed .npz, under whatever name, written like everything else here."""
+    import numpy as np
+
+    contents = io.BytesIO()
+    np.savez_compressed(contents, **arrays)
+    write_durably(path, contents.getvalue())
+
+
+@contextmanager
+def appearing(folder: Path) -> Iterator[Path]:
+    """A new folder that is filled under another name, and appears whole or not at all."""
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+        partial.rename(folder)
+        sync(folder.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def append_durably(path: Path, data: bytes) -> None:

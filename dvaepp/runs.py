@@ -11,11 +11,12 @@ from torch import Tensor
 
 from dvaepp import distributed, pretrained
 from dvaepp.data import Dataset, subset
+from dvaepp.devices import usable
 from dvaepp.errors import UsageError, to_stderr
 from dvaepp.evaluation import log_likelihood, paired
 from dvaepp.evaluation import record as evaluations
 from dvaepp.evaluation.pieces import IMAGES_AT_ONCE, in_pieces
-from dvaepp.files import write_durably
+from dvaepp.files import appearing, write_durably
 from dvaepp.log_partition import LogPartition, log_partition
 from dvaepp.log_partition.starts import with_starts
 from dvaepp.models.base import Model
@@ -64,6 +65,7 @@ def load(
     recipe = read_recipe(run_dir)
     if model is None:
         recipe.model.check_buildable()
+    usable(device)
     saved = checkpoint.read(pretrained.folder(run_dir) / "checkpoints", which, device, say or to_stderr)
     if average and not checkpoint.under("average", saved.tensors):
         raise UsageError(f"{run_dir} has no averaged weights: train with --set training.average=0.05")
@@ -136,14 +138,15 @@ def export(
     weights = {name: value for name, value in saved.tensors.items() if name.startswith("model.")}
     kept = ("step", "dataset", "data_checksum", "image_shape", "sample_shape", "version")
     record = {name: saved.record[name] for name in kept if name in saved.record}
-    out.mkdir(parents=True)
-    digest = checkpoint.write(out / "checkpoints", weights, record, recipe.model_dump(mode="json"), best=True)
-    write_durably(out / "recipe.json", (recipe.model_dump_json(indent=1) + "\n").encode())
     found = evaluations.read(run_dir)
-    if found is not None and evaluations.belongs(found, _evaluated(recipe, _record(saved))):
-        # the same weights, in a file without the rest of the checkpoint: only their digest is another
-        evaluations.write(out, {**found, evaluations.DIGEST: digest})
-    elif found is not None:
+    own = found is not None and evaluations.belongs(found, _evaluated(recipe, _record(saved)))
+    with appearing(out) as partial:
+        digest = checkpoint.write(partial / "checkpoints", weights, record, recipe.model_dump(mode="json"), best=True)
+        write_durably(partial / "recipe.json", (recipe.model_dump_json(indent=1) + "\n").encode())
+        if found is not None and own:
+            # the same weights, in a file without the rest of the checkpoint: only their digest is another
+            evaluations.write(partial, {**found, evaluations.DIGEST: digest})
+    if found is not None and not own:
         (say or to_stderr)(
             f"{evaluations.FILE} is of another checkpoint ({evaluations.in_words(found)}) and was left out; "
             f"dvaepp evaluate {out} makes one"

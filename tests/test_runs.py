@@ -4,6 +4,7 @@ import json
 import math
 import re
 import resource
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -189,6 +190,52 @@ def test_an_exported_model_is_small_and_the_same(run: Path, tmp_path: Path) -> N
     assert sizes[0] < sizes[1] / 2
     with pytest.raises(UsageError, match="is there already"):
         runs.export(run, tmp_path / "model")
+
+
+def test_an_export_that_fails_leaves_nothing_and_can_be_tried_again(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+        patch.setattr(runs, "write_durably", full)
+        runs.export(run, tmp_path / "new" / "model")
+    assert list((tmp_path / "new").iterdir()) == []
+    assert dvaepp.load(runs.export(run, tmp_path / "new" / "model")).encode(torch.zeros(1, 1, 6, 6)).shape == (1, 8)
+
+
+def test_a_recipe_that_is_given_to_a_resumed_run_must_be_its_own(
+    run: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(run, tmp_path / "run")
+    common = ["--run-dir", str(copy), "--resume", *_sets([f"data.path={images}", "model.groups=[4,4]"])]
+    with pytest.raises(SystemExit) as caught:
+        main(["train", "table2.joint", "layers=2", "linear=false", *common])
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert caught.value.code == 2 and "name: table2.rbm -> table2.joint" in error and "new --run-dir" in error
+    changes = ["training.steps=301", "training.validate_every=0.5", "chains.num_chains=50", "chains.num_sweeps=5"]
+    changes += ["training.kl_warmup=0", "optimizer.warmup=0"]
+    main(["train", "table2.rbm", "layers=2", "linear=false", *common, *_sets(changes)])
+    assert json.loads((copy / "recipe.json").read_text())["training"]["steps"] == 301
+
+
+@pytest.mark.parametrize("command", ["sample", "reconstruct", "inpaint"])
+def test_a_picture_is_a_png_and_says_so_before_any_work(
+    command: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([command, str(run), "--out", str(tmp_path / "picture.txt")])
+    assert caught.value.code == 2 and "its name has to end in .png" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_device_that_cannot_be_used_is_told_in_one_line(run: Path, tmp_path: Path) -> None:
+    for call in (lambda: dvaepp.load(run, device="meta"), lambda: dvaepp.train("demo", tmp_path / "x", device="meta")):
+        with pytest.raises(UsageError, match="device 'meta' cannot be used here: .*; try cpu") as told:
+            call()
+        assert "\n" not in str(told.value)
+    assert not (tmp_path / "x").exists()
 
 
 def test_words_that_are_none_of_the_choices_are_refused(run: Path) -> None:

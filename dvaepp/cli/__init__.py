@@ -7,12 +7,11 @@ import sys
 import traceback
 from difflib import get_close_matches
 
-import tyro
-
 from dvaepp import spinning
 from dvaepp.cli.commands import COMMANDS
 from dvaepp.cli.failures import fail, quiet_end
-from dvaepp.cli.help import CONFIG, explained, overview
+from dvaepp.cli.help import explained, overview
+from dvaepp.cli.parsing import parsed
 from dvaepp.errors import UsageError
 from dvaepp.version import __version__
 
@@ -48,7 +47,7 @@ def _run(arguments: list[str]) -> None:
     elif name in COMMANDS and HELP & set(rest):
         print(explained(name))
     elif name in COMMANDS:
-        tyro.cli(COMMANDS[name], prog=f"dvaepp {name}", args=rest, config=CONFIG)
+        COMMANDS[name](**parsed(name, rest))
     else:
         near = get_close_matches(name, COMMANDS, n=1)
         hint = f"did you mean `dvaepp {near[0]}`?" if near else "`dvaepp --help` lists them"

@@ -43,14 +43,16 @@ Arguments = Annotated[
 
 def usable_device(name: str) -> str:
     """The name of a device that torch can compute on here."""
-    import torch
+    from dvaepp.devices import usable
 
-    try:
-        torch.empty(0, dtype=torch.float32, device=name).cpu()  # numbers on "meta" can be made, and never be had
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise UsageError(f"device {name!r} cannot be used here: {reason}; try --device cpu") from None
-    return name
+    return usable(name)
+
+
+def png_file(out: Path) -> Path:
+    """Where a picture goes; asked before the work, so that nothing is drawn in vain."""
+    if out.suffix.lower() != ".png" and not out.is_char_device():
+        raise UsageError(f"cannot write a picture to {out}: its name has to end in .png")
+    return out
 
 
 def at_least_one(option: str, value: int | None) -> None:

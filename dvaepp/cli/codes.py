@@ -32,12 +32,8 @@ def encode(
         dvaepp encode mnist-rbm --out bits.npz
         dvaepp encode runs/demo --images my-images --out bits.npz
     """
-    import io
-
-    import numpy as np
-
     from dvaepp import runs
-    from dvaepp.files import write_durably
+    from dvaepp.files import write_arrays
 
     trained = runs.load(run, device=usable_device(device))
     if images is not None:
@@ -45,9 +41,7 @@ def encode(
     else:
         x = runs.dataset_of(trained.recipe, data_dir).images(split)
     bits = runs.for_each(x, trained.encode).bool().cpu().numpy()
-    contents = io.BytesIO()
-    np.savez_compressed(contents, bits=bits)
-    write_durably(out, contents.getvalue())
+    write_arrays(out, bits=bits)
     print(f"wrote {bits.shape[0]} codes of {bits.shape[1]} bits to {out}")
 
 
@@ -121,15 +115,9 @@ def search(
 
 
 def _write_hits(out: Path, hits: "Neighbours") -> None:
-    import io
+    from dvaepp.files import write_arrays
 
-    import numpy as np
-
-    from dvaepp.files import write_durably
-
-    contents = io.BytesIO()
-    np.savez_compressed(contents, distances=hits.distances, indices=hits.indices)
-    write_durably(out, contents.getvalue())
+    write_arrays(out, distances=hits.distances, indices=hits.indices)
 
 
 def _print_hits(found: "SearchResult", as_json: bool) -> None:
@@ -208,15 +196,9 @@ def decompress(
     Examples:
         dvaepp decompress runs/directed images.dvaeppz --out images.npz
     """
-    import io
-
-    import numpy as np
-
     from dvaepp import coding, runs
-    from dvaepp.files import write_durably
+    from dvaepp.files import write_arrays
 
     found = coding.decompress(runs.load(run), archive)
-    contents = io.BytesIO()
-    np.savez_compressed(contents, images=found[:, 0] if found.shape[1] == 1 else found)
-    write_durably(out, contents.getvalue())
+    write_arrays(out, images=found[:, 0] if found.shape[1] == 1 else found)
     print(f"wrote {len(found)} images to {out}")

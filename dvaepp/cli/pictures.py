@@ -5,7 +5,18 @@ from typing import Annotated, Literal
 
 import tyro
 
-from dvaepp.cli.arguments import DataDir, Debug, Device, Pixels, RunDir, Split, argument, at_least_one, usable_device
+from dvaepp.cli.arguments import (
+    DataDir,
+    Debug,
+    Device,
+    Pixels,
+    RunDir,
+    Split,
+    argument,
+    at_least_one,
+    png_file,
+    usable_device,
+)
 from dvaepp.errors import UsageError
 
 Picture = Annotated[Path, argument("The picture to write.", "FILE.png")]
@@ -36,6 +47,7 @@ def sample(
     from dvaepp import runs
     from dvaepp.reporting.images import save_grid
 
+    png_file(out)
     at_least_one("--rows", rows)
     at_least_one("--per-code", per_code)
     if not -(2**63) <= seed < 2**64:
@@ -70,6 +82,7 @@ def reconstruct(
     from dvaepp.data import subset
     from dvaepp.reporting.images import save_grid
 
+    png_file(out)
     at_least_one("--rows", rows)
     trained = runs.load(run, device=usable_device(device))
     dataset = runs.dataset_of(trained.recipe, data_dir)
@@ -113,6 +126,7 @@ def inpaint(
     from dvaepp.evaluation.hidden import hidden_log_likelihood, seen_pixels
     from dvaepp.reporting.images import save_grid
 
+    png_file(out)
     for option, value in (("--rows", rows), ("--completions", completions), ("--proposals", proposals)):
         at_least_one(option, value)
     trained = runs.load(run, device=usable_device(device))

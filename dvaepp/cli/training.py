@@ -83,7 +83,9 @@ def _print_columns(rows: Sequence[Sequence[str]]) -> None:
 
 
 def train(
-    recipe: tyro.conf.Positional[Annotated[str, argument("One of `dvaepp recipes`.", "[RECIPE]")]] = "demo",
+    recipe: tyro.conf.Positional[
+        Annotated[str | None, argument("One of `dvaepp recipes`. Without it: demo.", "[RECIPE]")]
+    ] = None,
     arguments: tyro.conf.Positional[Arguments] = (),
     set_: Overrides = [],  # noqa: B006 tyro reads it as "none given"
     run_dir: Annotated[
@@ -91,7 +93,10 @@ def train(
         argument("Where the run is written. Without it: a folder in runs/ named by recipe and time.", "DIR"),
     ] = None,
     data_dir: DataDir = None,
-    resume: Annotated[bool, argument("Continue the run in --run-dir; its recipe is read from there.")] = False,
+    resume: Annotated[
+        bool,
+        argument("Continue the run in --run-dir by its own recipe; one that is given must be the same."),
+    ] = False,
     device: Device = "cpu",
     debug: Debug = False,
 ) -> None:
@@ -112,8 +117,8 @@ def train(
         if run_dir is None:
             raise UsageError("--resume needs --run-dir, the run to continue")
         chosen = recipes.override(runs.read_recipe(run_dir.absolute()), set_)
-    else:
-        chosen = recipes.build(recipe, arguments, set_)
+    if recipe is not None or not resume:
+        chosen = recipes.build(recipe or "demo", arguments, set_)
     run_dir = run_dir or Path("runs") / f"{chosen.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     with distributed.joined(device) as device:
         run_dir = Path(distributed.from_first(str(run_dir)))  # its name may hold the time

@@ -4,14 +4,12 @@ A repository holds what `dvaepp export` writes, safetensors and JSON, with a pic
 made from the evaluation. Nothing else goes there, and nothing else is taken from there: `files.py` names what may be.
 """
 
-import os
-import shutil
 import tempfile
 from pathlib import Path
 
 from dvaepp import pretrained, runs
 from dvaepp.errors import UsageError, to_stderr
-from dvaepp.files import sync, write_durably
+from dvaepp.files import appearing, write_durably
 from dvaepp.hub import client, files
 from dvaepp.hub.card import card
 from dvaepp.hub.samples import write_samples
@@ -55,15 +53,11 @@ def pull(repo: str, run_dir: Path | str | None = None) -> Path:
     target = Path("runs") / repo.rpartition("/")[2] if run_dir is None else Path(run_dir)
     if target.exists():
         raise UsageError(f"{target} is there already: choose another folder with --run-dir")
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        with client.connected(repo) as api:
-            info = api.model_info(repo, files_metadata=True)
-            for listed in files.complete(info.siblings or [], repo):
+    with client.connected(repo) as api:
+        info = api.model_info(repo, files_metadata=True)
+        wanted = files.complete(info.siblings or [], repo)
+        with appearing(target) as partial:
+            for listed in wanted:
                 files.check(client.download(api, repo, listed.rfilename, info.sha, partial), listed)
-        files.check_model(partial, repo)
-        partial.rename(target)
-        sync(target.parent)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+            files.check_model(partial, repo)
     return target
