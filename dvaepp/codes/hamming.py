@@ -28,6 +28,7 @@ Integers = npt.NDArray[np.int64]
 
 MOST_BITS = 2**16 - 1  # distances are counted in 16 bits
 QUERIES_AT_ONCE = 1024
+SHARE = 2**25  # words that a thread compares at least; with less, starting it takes longer than what it saves
 
 
 class Neighbours(NamedTuple):
@@ -91,7 +92,7 @@ class HammingIndex:
     def search(self, bits: Any, k: int, threads: int = 1) -> Neighbours:
         """The k nearest codes of each query, bits (queries, num_bits); of equally near ones the earlier row.
 
-        With several threads each takes a share of the codes; the answer is the same.
+        Of several threads each takes a share of the codes, as many as the work is worth; the answer is the same.
         """
         queries = pack(as_bits(bits, self.num_bits))
         self._check(k, threads)
@@ -145,8 +146,9 @@ class HammingIndex:
 
     def _nearest(self, queries: Words, k: int, threads: int) -> tuple[Integers, Integers]:
         """Shares of the codes, one to a thread, and of their neighbours the nearest: shares come in order of rows."""
-        bounds = np.linspace(0, len(self), min(threads, len(self)) + 1).astype(int)
         words = self.words
+        worth = 1 + words.size * len(queries) // SHARE
+        bounds = np.linspace(0, len(self), min(threads, worth, len(self)) + 1).astype(int)
 
         def share(start: int, stop: int) -> tuple[Integers, Integers]:
             distances, rows = hamming.nearest(words[start:stop], queries, min(k, stop - start))

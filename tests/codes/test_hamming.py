@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dvaepp.codes import HammingIndex
+from dvaepp.codes import hamming as codes_in_use
 from dvaepp.codes.index_file import IndexFile, read, write
 from dvaepp.codes.packing import pack, unpack
 from dvaepp.errors import UsageError
@@ -33,11 +34,14 @@ def _brute(codes: np.ndarray, queries: np.ndarray, k: int) -> tuple[np.ndarray, 
     seed=st.integers(0),
 )
 def test_search_equals_brute_force(n: int, bits: int, k: int, threads: int, seed: int) -> None:
+    """With as many shares as threads, which so few codes would not be worth."""
     codes, queries, k = _random(n, bits, seed), _random(3, bits, seed + 1), min(k, n)
     index = HammingIndex(bits)
     index.add(codes[: n // 2])
     index.add(codes[n // 2 :])
-    found = index.search(queries, k, threads)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codes_in_use, "SHARE", 1)
+        found = index.search(queries, k, threads)
     expected = _brute(codes, queries, k)
     assert np.array_equal(found.distances, expected[0]) and np.array_equal(found.indices, expected[1])
 
@@ -51,8 +55,9 @@ def test_the_compiled_form_equals_the_plain_one(n: int, bits: int, k: int) -> No
         assert np.array_equal(one, other)
 
 
-def test_a_search_that_breaks_ties_otherwise_is_caught() -> None:
+def test_a_search_that_breaks_ties_otherwise_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """All codes are equal, so that the nearest are the first rows whatever is added."""
+    monkeypatch.setattr(codes_in_use, "SHARE", 1)
     index = HammingIndex(9)
     index.add(np.zeros((5000, 9), bool))
     assert index.search(np.ones((1, 9), bool), 4, threads=3).indices.tolist() == [[0, 1, 2, 3]]
