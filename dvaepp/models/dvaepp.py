@@ -21,7 +21,7 @@ from dvaepp.models.decoder import Canvas, Decoder
 from dvaepp.models.dvaepp_summary import rows
 from dvaepp.models.inpainting import Latents
 from dvaepp.models.latents import LATENTS, Drawn, Latent
-from dvaepp.models.local import LocalNetworks
+from dvaepp.models.local import QUIET, LocalNetworks
 from dvaepp.models.noise import BatchNoise
 from dvaepp.models.sources import Encoded, Known, KnownPosteriorSource, PosteriorSource, PriorSource, Source, TopDown
 from dvaepp.models.summary import Row, count
@@ -85,8 +85,9 @@ class DVAE(Model):
         if self.group_sizes:
             self.down2, self.norm2 = chain(features, a.down2), BatchNorm(parse(a.down2[-1])[0])
             per_unit = self.global_latent.parameters_per_unit
+            start = QUIET if global_kind == "normal" else 1.0  # binary units are bounded, normal ones are not
             self.encoders = nn.ModuleList(
-                Selu(top + sum(self.group_sizes[:i]), per_unit * size, a.dense, generator=generator)
+                Selu(top + sum(self.group_sizes[:i]), per_unit * size, a.dense, generator, start=start)
                 for i, size in enumerate(self.group_sizes)
             )
             self.upsample = chain(global_units, a.upsample)

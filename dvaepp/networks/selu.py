@@ -11,7 +11,7 @@ from dvaepp.networks.dense import TRUNCATED_SD, as_read_by
 
 
 class Selu(nn.Module):
-    """Hidden SELU layers and a linear last one (App. G); without hidden layers a linear map.
+    """Hidden SELU layers and a linear last one (App. G), whose first weights `start` scales; a linear map without them.
 
     Choose it in place of `Dense` where batch norm is not wanted: SELU keeps mean and variance of its inputs.
 
@@ -20,7 +20,13 @@ class Selu(nn.Module):
     """
 
     def __init__(
-        self, num_inputs: int, num_outputs: int, hidden: Sequence[int] = (), generator: torch.Generator | None = None
+        self,
+        num_inputs: int,
+        num_outputs: int,
+        hidden: Sequence[int] = (),
+        generator: torch.Generator | None = None,
+        *,
+        start: float = 1.0,
     ) -> None:
         super().__init__()
         sizes = [num_inputs, *hidden, num_outputs]
@@ -30,6 +36,7 @@ class Selu(nn.Module):
             sd = math.sqrt(1 / inputs) / TRUNCATED_SD
             nn.init.trunc_normal_(layer.get_parameter("weight"), std=sd, a=-2 * sd, b=2 * sd, generator=generator)
             nn.init.zeros_(layer.get_parameter("bias"))
+        self.layers[-1].get_parameter("weight").data.mul_(start)
 
     def forward(self, x: Tensor) -> Tensor:
         x = as_read_by(self.layers[0].get_parameter("weight"), x)

@@ -427,3 +427,14 @@ def test_factorial_global_units_are_sampled_with_their_learned_probabilities(ima
     p = torch.sigmoid(model.prior_parameters.detach())
     assert set(code.unique().tolist()) == {0.0, 1.0}
     assert ((code.mean(0) - p).abs() < 5 * (p * (1 - p) / 20_000).sqrt()).all()
+
+
+@pytest.mark.parametrize("row", ["continuous", "rbm", "rbm_bernoulli"])
+def test_every_group_starts_near_its_prior(row: str) -> None:
+    """Normal global groups whose spread grew from each to the next put the KL of local groups above 1e7 nats."""
+    section = recipes.build(f"table3.{row}", ["dataset=caltech", "size=small"]).model
+    model = build_model(section, torch.full((1, 28, 28), 0.45), _generator())
+    x = (torch.rand(50, 1, 28, 28, generator=_generator(1)) < 0.45).float()
+    objective = "boltzmann" if model.boltzmann is not None else "marginal"
+    kl = model.terms(x, Exponential(8.0), _noise(), objective=objective).kl.mean(1)
+    assert kl.max() < 200 and kl.sum() < 2000, kl.tolist()
