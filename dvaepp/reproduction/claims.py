@@ -47,7 +47,7 @@ def _judged(text: str, pairs: Sequence[Pair], found: Sequence[Record]) -> Claim:
         if compared is None:
             continue
         gain, error, scale = compared
-        line = f"{_contrast(better, worse)} {gain:+.2f} ± {error:.2f} (scale {scale:.2g})"
+        line = f"{_contrast(better, worse)} {gain:+.2f} ± {error:.2f} (scale {scale:.3g})"
         (supports if gain > 2 * error else contradicts if gain < -2 * error else undecided).append(line)
     return Claim(text, _verdict(supports, contradicts, undecided), supports, contradicts, undecided)
 

@@ -32,7 +32,7 @@ class Measured(NamedTuple):
 
     @property
     def provenance(self) -> str:
-        marks = [f"scale {self.scale:.2g}", f"K {self.num_samples}", f"{self.seeds} seed{'s' * (self.seeds > 1)}"]
+        marks = [f"scale {self.scale:.3g}", f"K {self.num_samples}", f"{self.seeds} seed{'s' * (self.seeds > 1)}"]
         marks += ["small"] * (self.size == "small") + ["subset of test"] * self.subset
         return ", ".join(marks)
 

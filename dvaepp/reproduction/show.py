@@ -69,7 +69,7 @@ def notes(table: str, found: Sequence[Record]) -> list[str]:
     """What a record says beside its numbers, each with the cell and the run that it is about."""
     cells = {cell.name: f"{cell.row}, {cell.column}" for cell in paper.cells(table)}
     noted = [record for record in found if record.note and record.cell in cells]
-    return [f"{cells[r.cell]} (scale {r.scale:.2g}, seed {r.seed}): {' '.join(r.note.split())}" for r in noted]
+    return [f"{cells[r.cell]} (scale {r.scale:.3g}, seed {r.seed}): {' '.join(r.note.split())}" for r in noted]
 
 
 def terminal(table: str, found: Sequence[Record]) -> None:
@@ -130,7 +130,7 @@ def _panel(axes: Any, pairs: Sequence[tuple[Cell, Measured]]) -> None:
         spreads = [mine.spread for _, (_, mine) in rows]
         axes.errorbar(*zip(*ours, strict=True), xerr=spreads, fmt="o", color="tab:blue", ms=4, label="this library")
         axes.legend(fontsize=8)
-    axes.set_yticks(range(len(rows)), [f"{c.row}, {c.column} ({m.scale:.2g})" for _, (c, m) in rows], fontsize=8)
+    axes.set_yticks(range(len(rows)), [f"{c.row}, {c.column} ({m.scale:.3g})" for _, (c, m) in rows], fontsize=8)
 
 
 def of_table(table: str, found: Sequence[Record]) -> list[Record]:
