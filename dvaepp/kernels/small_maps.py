@@ -57,9 +57,8 @@ def _matrix(weight: Tensor, size: int, resize: str) -> Tensor:
     outputs, inputs = weight.shape[:2]
     taps, used = _taps(size, resize)  # (P, Q, taps)
     taps = taps.to(weight)
-    each = weight.flatten(2).unbind(
-        2
-    )  # each tap by itself: copies of pieces of 2 x 2 taps would take ten times as long
+    # Each tap is copied by itself: copies of pieces of 2 x 2 taps would take twice as long.
+    each = weight.flatten(2).unbind(2)
     kernels = torch.stack([each[tap].t() for tap in used]).flatten(1)
     joined = (taps.flatten(0, 1) @ kernels).view(*taps.shape[:2], inputs, outputs)
     return joined.transpose(1, 2).reshape(taps.shape[0] * inputs, -1)
