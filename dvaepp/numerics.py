@@ -154,6 +154,15 @@ def saturate(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.clamp(-limit, limit).to(dtype)
 
 
+def flushed(x: Tensor) -> Tensor:
+    """x with 0 for its subnormal numbers, which lie closer to 0 than the type's smallest number of full precision.
+
+    Some processors take a hundred times as long to multiply by such a number: one in fifty among the inputs of a
+    network makes its matrix products four times slower.
+    """
+    return torch.hardshrink(x, torch.finfo(x.dtype).tiny)
+
+
 class Evaluation(NamedTuple):
     """A function's value and derivative at the same points."""
 

@@ -38,6 +38,7 @@ from dvaepp.smoothing.base import Overlapping, first_order
 from dvaepp.smoothing.groups import for_groups
 
 SWEEPS = 5  # of the mean field; `tests/objectives/test_relaxed.py` prints what they leave
+LARGEST = 40.0  # logit of m; sigmoid(-40) is 4e-18
 
 Smoothings = Overlapping | Sequence[Overlapping]
 
@@ -120,6 +121,9 @@ def mean_field(prior: BoltzmannPrior, b: Tensor, num_sweeps: int) -> Tensor:
             known = m if order is not None else m[..., _other(out, m.shape[-1])]
             field[..., out] = linear(known, weight.t(), bias).add_(b[..., out])
             m[..., out] = torch.sigmoid(field[..., out])
+    # Any m gives a bound, and this one differs from the best by less than rounding; its smallest means have full
+    # precision, without which their products are slow (`numerics.flushed`).
+    field = field.clamp(-LARGEST, LARGEST)
     return field if order is None else field[..., order.argsort()]
 
 

@@ -34,6 +34,7 @@ from torch.nn.functional import logsigmoid
 from dvaepp.numerics import (
     Evaluation,
     as_float64,
+    flushed,
     full_precision,
     in_dtype,
     increasing_root,
@@ -152,7 +153,7 @@ class _ImplicitFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
         source, slope = ctx.saved_tensors
-        through_slope = grad * slope
+        through_slope = flushed(grad * slope)  # where ζ is near a pole of its density, both are tiny
         if torch.is_grad_enabled():  # somebody may differentiate this gradient
             through_slope = _Once.apply(through_slope, source)
         return through_slope, grad if ctx.needs_input_grad[1] else None, None
@@ -434,8 +435,8 @@ class Overlapping(Smoothing):
 
         low = as_float64(self.lowest_coordinate, rho.device).expand_as(rho)
         zeta = self.from_coordinate(increasing_root(excess, low, self.to_coordinate(center), scale=rho)).value
-        slope = saturate(self._slope(zeta, logits), dtype) if with_slope else None
-        return Inverse(torch.where(upper, self._mirror(zeta), zeta).to(dtype), slope)
+        slope = flushed(saturate(self._slope(zeta, logits), dtype)) if with_slope else None
+        return Inverse(flushed(torch.where(upper, self._mirror(zeta), zeta).to(dtype)), slope)
 
     # Sampling by components needs a draw of r(ζ|0) and the slope there.
 

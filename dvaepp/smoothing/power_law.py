@@ -3,7 +3,8 @@
     r(ζ|0) = ζ^(1/β - 1) / β,   F₀(ζ) = ζ^(1/β),   r(ζ|1) its mirror image;   β -> ∞ is binary.
 
 The density has an integrable pole at its own end. A float32 ζ cannot hold 1 - ζ below 6e-8, so the distance to the
-upper pole is taken as at least half the spacing there: finite, with zero gradient, where it saturates.
+upper pole is taken as at least half the spacing there: finite, with zero gradient, where it saturates. At the lower
+pole ζ = u^β leaves the normal range of float32 for a few per cent of all u, and is 0 there.
 
 One component is drawn as ζ = u^β. With g = (1-ζ)^(1/β) = 1 - F₁(ζ), and the weight p of that component in the mixture,
 
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dvaepp.numerics import Evaluation, in_dtype, log
+from dvaepp.numerics import Evaluation, flushed, in_dtype, log
 from dvaepp.smoothing.base import Moments, Overlapping
 from dvaepp.types import Parameter
 
@@ -60,14 +61,14 @@ class PowerLaw(Overlapping):
         return Moments(mean, 1 / (2 * self.beta + 1) - mean**2)
 
     def draw0(self, u: Tensor) -> Tensor:
-        return torch.exp(torch.log(u).mul_(in_dtype(self.beta, u.dtype)))
+        return flushed(torch.exp(torch.log(u).mul_(in_dtype(self.beta, u.dtype))))
 
     def slope0(self, zeta: Tensor, u: Tensor, share: Tensor, rest: Tensor) -> Tensor:
         beta, above = in_dtype(self.beta, u.dtype), 1 - zeta
         g = torch.log(above).div_(beta).exp_()
         density = (share * u).mul_(above).addcmul_(rest * g, zeta)
         slope = rest.mul_(share).mul_(g.add_(u).sub_(1)).mul_(above.mul_(zeta)).mul_(beta)
-        return slope.div_(density.clamp_min_(torch.finfo(u.dtype).tiny))
+        return flushed(slope.div_(density.clamp_min_(torch.finfo(u.dtype).tiny)))
 
     # F is infinitely steep in ζ at the pole; in x = F₀(ζ) it is nearly linear.
 
