@@ -25,6 +25,7 @@ KERNELS: dict[str, Path | None] = {
     "bernoulli": FOLDER / "bernoulli.c",
     "gibbs": FOLDER / "gibbs.c",
     "hamming": FOLDER / "hamming.c",
+    "normal": FOLDER / "normal.c",
     "winograd": FOLDER / "winograd.c",
     "residual_chain": FOLDER / "residual_chain.c",
     "local_networks": FOLDER / "residual_chain.c",

@@ -92,7 +92,7 @@ static job convolution(const chain *c, const layer *l) {
     j.y_row = row_step(c) * l->outputs;
     j.y_group = c->rows * l->outputs;
     j.y_pixel = pixel_step(c) * l->outputs;
-    j.w_output = 9 * l->inputs;
+    j.w_output = j.dw_output = 9 * l->inputs;
     return j;
 }
 

@@ -8,8 +8,9 @@
 
    If there is one group of weights, threads share its rows; if there are several groups, threads share the groups.
    Which thread computes a number never changes the number. Every thread transforms the kernels for itself, because
-   reading what another core has just written is slower than computing it again. Gradients of parameters are sums over
-   rows; their order, and with it their rounding, depends on the number of threads and on nothing else. */
+   reading what another core has just written is slower than computing it again; where that is much work, threads share
+   the channels instead (winograd.c). Gradients of parameters are sums over rows; their order, and with it their
+   rounding, depends on the number of threads and on nothing else. */
 
 #include "fast_exp.h"
 #include <omp.h>
@@ -34,16 +35,16 @@
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 typedef struct {
-    const float *x; /* x[pixel * x_pixel + row * x_row + group * x_group + channel]; y and dy use the y strides */
+    const float *x; /* null if ELU(x) is there; x[pixel * x_pixel + row * x_row + group * x_group + channel]; y and dy use the y strides */
     float *e, *dx;  /* ELU(x), which forward writes and backward reads, and the gradient of x; both use the e strides */
     const float *dy;
     float *y;
     const float *const *w; /* by group: w[output * w_output + input * 9 + tap] */
     const float *const *bias;
-    float *const *dw; /* contiguous */
+    float *const *dw; /* dw[output * dw_output + input * 9 + tap] */
     float *const *dbias;
     int64_t groups, rows, inputs, outputs, side; /* side: tiles along a side of the map */
-    int64_t x_pixel, x_row, x_group, e_pixel, e_row, e_group, y_pixel, y_row, y_group, w_output;
+    int64_t x_pixel, x_row, x_group, e_pixel, e_row, e_group, y_pixel, y_row, y_group, w_output, dw_output;
 } job;
 
 /* An array over points, channels and rows: at[p * point + channel / 16 * vector + row * row + channel % 16] */
@@ -341,7 +342,7 @@ static void out_of_dU(const job *j, int64_t first, int64_t last, field du, float
                 square_Gt(point, (vec *)found[r]);
             }
             for (int64_t r = 0; r < count; r++)
-                write_taps(found[r], dw + (c * j->inputs + row + r) * 9, 9 * j->inputs, j->outputs - c);
+                write_taps(found[r], dw + c * j->dw_output + (row + r) * 9, j->dw_output, j->outputs - c);
         }
 }
 
@@ -526,7 +527,7 @@ static void convolve_rows(const job *j, int64_t g, int64_t first, int64_t last, 
     if (first < last) into_U(j, g, 0, 0, s->inputs, u);
     for (int64_t begin = first; begin < last; begin += s->block) {
         int64_t end = least(begin + s->block, last);
-        activate(j, g, begin, end);
+        if (j->x) activate(j, g, begin, end);
         into_V(j, g, begin, end, v);
         for (int64_t at = 0; at < s->outputs; at += COLUMNS) {
             int64_t width = least(COLUMNS, s->outputs - at);

@@ -143,7 +143,8 @@ class WinogradJob(ctypes.Structure):
     _fields_ = [(name, ctypes.c_void_p) for name in ("x", "e", "dx", "dy", "y", "w", "bias", "dw", "dbias")] + [
         (name, ctypes.c_int64)
         for name in ("groups", "rows", "inputs", "outputs", "side")
-        + ("x_pixel", "x_row", "x_group", "e_pixel", "e_row", "e_group", "y_pixel", "y_row", "y_group", "w_output")
+        + ("x_pixel", "x_row", "x_group", "e_pixel", "e_row", "e_group", "y_pixel", "y_row", "y_group")
+        + ("w_output", "dw_output")
     ]
 
 
@@ -152,6 +153,7 @@ def describe(job: WinogradJob, x: Tensor, like_e: Tensor, like_y: Tensor) -> Non
     pixels, job.groups, job.rows, job.inputs = x.shape
     job.outputs = like_y.shape[-1]
     job.side = round(pixels**0.5) // TILE
+    job.dw_output = 9 * job.inputs
     job.x_pixel, job.x_group, job.x_row, _ = x.stride()
     job.e_pixel, job.e_group, job.e_row, _ = like_e.stride()
     job.y_pixel, job.y_group, job.y_row, _ = like_y.stride()

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from dvaepp.kernels import normal
 from dvaepp.models.noise import BatchNoise
 from dvaepp.numerics import widened
 from dvaepp.objectives.marginal import bracket
@@ -71,24 +72,19 @@ class Normal(Latent):
     smoothed = False
 
     def parameters(self, outputs: Tensor) -> Tensor:
-        return BOUND * torch.tanh(widened(outputs) / BOUND)
+        return normal.bounded(widened(outputs), BOUND)
 
     def sample(self, parameters: Tensor, noise: BatchNoise, smoothing: Smoothing) -> Tensor:
-        mean, log_sd = parameters.chunk(2, 1)
-        return mean + log_sd.exp() * noise.normal_like(mean)
+        return normal.sample(parameters, noise.normal_like(parameters.chunk(2, 1)[0]))
 
     def kl(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
-        q_mean, q_log_sd = q.chunk(2, 1)
-        p_mean, p_log_sd = p.chunk(2, 1)
-        gap = torch.exp(-2 * p_log_sd) * (torch.exp(2 * q_log_sd) + (q_mean - p_mean) ** 2)
-        return (p_log_sd - q_log_sd + 0.5 * (gap - 1)).flatten(1).sum(1)
+        return normal.kl(q, p)
 
     def log_ratio(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
         return self.log_prob(q, value) - self.log_prob(p, value)
 
     def draw(self, parameters: Tensor, noise: BatchNoise, smoothing: Smoothing | None) -> Drawn:
-        mean, log_sd = parameters.chunk(2, 1)
-        value = mean + log_sd.exp() * noise.normal_like(mean)
+        value = normal.sample(parameters, noise.normal_like(parameters.chunk(2, 1)[0]))
         return Drawn(value, value)
 
     def log_prob(self, parameters: Tensor, scored: Tensor) -> Tensor:

@@ -1,12 +1,12 @@
 """Losses and gradients that are no longer finite are found before the optimizer puts them into a parameter."""
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from dvaepp.kernels.adamax import all_finite
 from dvaepp.training.state import State
 
 
@@ -18,7 +18,7 @@ def check_finite(state: State, loss: Tensor) -> None:
     """Raise NonFinite unless the loss and every gradient are finite."""
     groups = [g for o in (state.optimizer, state.own_optimizer) if o is not None for g in o.param_groups]
     gradients = [p.grad for group in groups for p in group["params"] if p.grad is not None]
-    if _all_finite([loss, *gradients]):
+    if all_finite([loss, *gradients]):
         return
     step, modules = state.step + 1, [state.model] if state.estimator is None else [state.model, state.estimator]
     if not math.isfinite(loss.item()):
@@ -26,15 +26,6 @@ def check_finite(state: State, loss: Tensor) -> None:
     named = [(name, p.grad) for module in modules for name, p in module.named_parameters() if p.grad is not None]
     worst = [name for name, gradient in named if not bool(torch.isfinite(gradient).all())]
     raise NonFinite(f"the gradient of {', '.join(worst[:3])} is not finite at step {step} ({len(worst)} tensors)")
-
-
-def _all_finite(tensors: Sequence[Tensor]) -> bool:
-    """Whether all numbers are finite, which the sum of all of them shows with a single wait for the device.
-
-    An infinite sum is no proof: finite terms may have overflowed on the way. Only then each tensor is looked at.
-    """
-    sums = torch.stack([tensor.sum() for tensor in tensors]).sum()
-    return math.isfinite(sums.item()) or all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
 
 class Before(NamedTuple):

@@ -14,7 +14,7 @@ from torch.library import opcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dvaepp.errors import UsageError
-from dvaepp.kernels import adamax, bernoulli, gibbs, policy, residual_chain, winograd
+from dvaepp.kernels import adamax, bernoulli, gibbs, normal, policy, residual_chain, winograd
 from dvaepp.networks.residual import Residual
 
 Case = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -72,6 +72,12 @@ def _forward(name: str) -> Case:
         "adamax": lambda: (_registered(adamax, "adamax_"), (*_buffers(), 0.1, 0.9, 0.999, 1e-8, 0.01)),
         "convolution": lambda: (_registered(winograd, "convolve_after_elu"), _convolution()),
         "convolution, no bias": lambda: (_registered(winograd, "convolve_after_elu"), (*_convolution()[:2], [])),
+        "bound": lambda: (_registered(normal, "normal_bound"), (*_leaves(3, 4, 2, 2, count=1), 5.0)),
+        "sample": lambda: (
+            _registered(normal, "normal_sample"),
+            (*_leaves(3, 4, 2, 2, count=1), _random(3, 2, 2, 2, seed=1)),
+        ),
+        "kl": lambda: (_registered(normal, "normal_kl"), tuple(_leaves(3, 4, 2, 2))),
         "chain": lambda: (_registered(residual_chain, "residual_chain"), _chain()),
         "chain of one block": lambda: (_registered(residual_chain, "residual_chain"), _chain(1)),
     }
@@ -93,6 +99,10 @@ def _buffers() -> tuple[Any, ...]:
 def _backward(name: str) -> Case:
     """The operation behind a gradient, on what its forward pass gave."""
     operation, arguments = _forward(name)
+    if name in ("bound", "sample", "kl"):
+        result = operation(*arguments)
+        kept = [result, *arguments[1:]] if name == "bound" else arguments
+        return _registered(normal, f"normal_{name}_backward"), (torch.ones_like(result), *map(_detached, kept))
     result, *kept = operation(*arguments)
     dy, rest = torch.ones_like(result), [_detached(a) for a in kept]
     if name == "chain":
@@ -106,11 +116,13 @@ def _backward(name: str) -> Case:
 
 
 def _detached(value: Any) -> Any:
-    return [t.detach() for t in value] if isinstance(value, list) else value.detach()
+    if isinstance(value, list):
+        return [t.detach() for t in value]
+    return value.detach() if isinstance(value, Tensor) else value
 
 
 NAMES = ["log_prob", "log_prob, no slope", "threshold", "threshold, float64", "sweeps", "adamax"]
-NAMES += ["convolution", "convolution, no bias", "chain", "chain of one block"]
+NAMES += ["convolution", "convolution, no bias", "chain", "chain of one block", "bound", "sample", "kl"]
 
 
 @needs_a_compiler
@@ -170,7 +182,7 @@ def test_an_operation_called_where_somebody_looks_is_the_registered_one() -> Non
 
 
 @needs_a_compiler
-@pytest.mark.parametrize("name", ["convolution", "chain"])
+@pytest.mark.parametrize("name", ["convolution", "chain", "bound", "sample", "kl"])
 def test_torch_finds_nothing_wrong_with_a_backward_pass(name: str) -> None:
     operation, arguments = _backward(name)
     assert set(opcheck(operation, arguments).values()) == {"SUCCESS"}
@@ -195,6 +207,7 @@ def _replaced(arguments: tuple[Any, ...], place: int, change: Callable[[Tensor],
 # which argument of an operation is made wrong
 TYPED = [("log_prob", 1), ("threshold", 1), ("sweeps", 2), ("adamax", 4)]
 TYPED += [("convolution", 0), ("convolution", 1), ("chain", 0), ("chain", 2)]
+TYPED += [("sample", 0), ("sample", 1), ("kl", 0), ("kl", 1)]
 
 
 @needs_a_compiler
@@ -226,6 +239,17 @@ def test_layouts_that_c_does_not_read_are_refused(name: str, place: int) -> None
     operation, arguments = _forward(name)
     with pytest.raises(ValueError, match="must (be contiguous|lie together)"):
         operation(*_replaced(arguments, place, lambda t: t.t().contiguous().t()))
+
+
+@needs_a_compiler
+def test_normal_units_are_refused_where_they_are_no_maps_or_have_half_a_parameter() -> None:
+    for wrong in (torch.float64, torch.int32):
+        with pytest.raises(TypeError, match="compiled functions take float32 on a CPU"):
+            torch.ops.dvaepp.normal_bound(_random(3, 4, 2, 2).to(wrong), 5.0)
+    with pytest.raises(ValueError, match=r"expected maps \(rows, channels, height, width\), got \(3, 4\)"):
+        torch.ops.dvaepp.normal_bound(_random(3, 4), 5.0)
+    with pytest.raises(ValueError, match="with an even number of channels, got"):
+        torch.ops.dvaepp.normal_kl(_random(3, 3, 2, 2), _random(3, 3, 2, 2))
 
 
 @needs_a_compiler
