@@ -20,7 +20,7 @@ from dvaepp.kernels import policy, residual_chain
 from dvaepp.kernels.convolution import pixels_after_elu
 from dvaepp.kernels.pixels import to_maps, to_pixels
 from dvaepp.kernels.products import linear
-from dvaepp.kernels.residual_chain import ResidualBlock, chain
+from dvaepp.kernels.residual_chain import Layer, ResidualBlock, chain, in_groups, layers_of
 
 # The first convolutions of this many groups over h are computed as one. Its matrix products are four times as wide,
 # which makes them faster, although the zeros that stand for h which a group must not read add a fifth to the work.
@@ -59,9 +59,11 @@ class LocalKernel:
         if not policy.takes("local_networks", (x,)):
             return None
         networks: list[list[ResidualBlock]] = [list(network.children()) for network in self.networks]  # type: ignore[arg-type]
-        if not residual_chain.takes(list(zip(*networks, strict=True)), x.shape[-1]):
+        layers = [layers_of(blocks) for blocks in networks]
+        if not residual_chain.takes(layers, x.shape[-1]):
             return None
-        return _Cut(networks, x.shape[1], min(blocks[0].first.weight.shape[1] for blocks in networks))
+        first_blocks = [blocks[0] for blocks in networks]
+        return _Cut(first_blocks, layers, x.shape[1], min(block.first.weight.shape[1] for block in first_blocks))
 
 
 class _Share(NamedTuple):
@@ -81,17 +83,19 @@ class _Cut:
     gradient of the size of the whole kernel for every slice.
     """
 
-    def __init__(self, networks: Sequence[Sequence[ResidualBlock]], x: int, shared: int) -> None:
-        self.networks = networks
-        self.first_bias: list[Tensor] = [blocks[0].first.bias for blocks in networks]
-        self.skip_bias: list[Tensor] = [_skip(blocks[0])[1] for blocks in networks]
+    def __init__(
+        self, first_blocks: Sequence[ResidualBlock], layers: Sequence[Sequence[Layer]], x: int, shared: int
+    ) -> None:
+        self.layers = layers  # of each network, after what is cut here
+        self.first_bias: list[Tensor] = [block.first.bias for block in first_blocks]
+        self.skip_bias: list[Tensor] = [_skip(block)[1] for block in first_blocks]
         self.first: list[Sequence[Tensor]] = []
         self.skip: list[Sequence[Tensor]] = []
-        for blocks in networks:
-            weight = blocks[0].first.weight
+        for block in first_blocks:
+            weight = block.first.weight
             sizes = [x, shared - x, weight.shape[1] - shared]
             self.first.append(weight.split(sizes, 1))
-            self.skip.append(_skip(blocks[0])[0].flatten(1).split(sizes, 1))
+            self.skip.append(_skip(block)[0].flatten(1).split(sizes, 1))
 
     def share(self, maps: Tensor, part: int) -> _Share:
         """What one part of `shared` contributes to the first blocks of all groups; part 0 includes the biases."""
@@ -102,23 +106,22 @@ class _Cut:
 
     def split(self, share: _Share) -> list[_Share]:
         """The share of all groups as one for each group, copied so that the channels of a group are contiguous."""
-        firsts, skips = ([piece.contiguous() for piece in part.chunk(len(self.networks), -1)] for part in share)
+        firsts, skips = ([piece.contiguous() for piece in part.chunk(len(self.layers), -1)] for part in share)
         return [_Share(first, skip) for first, skip in zip(firsts, skips, strict=True)]
 
     def one(self, j: int, share: _Share, before: Tensor | None, size: int) -> Tensor:
         """The output maps of network j, from its share of all of `shared` and from the joined h_1 ... h_{j-1}."""
         if before is not None:
             share = share.plus(_Share(pixels_after_elu(before, self.first[j][-1]), linear(before, self.skip[j][-1])))
-        blocks = [[block] for block in self.networks[j]]
-        return to_maps(chain(blocks, *(part[:, None] for part in share)).squeeze(1), size)
+        return to_maps(chain(self.layers[j], *(part[:, None] for part in share)).squeeze(1), size)
 
     def all(self, share: _Share, h: Sequence[Tensor], size: int) -> list[Tensor]:
         """The output maps of all networks, which run at once because all h are known."""
-        groups = len(self.networks)
+        groups = len(self.layers)
         if groups > 1:
             share = share.plus(self._share_of_h([to_pixels(each) for each in h]))
         first, skip = (part.unflatten(-1, (groups, -1)).transpose(1, 2).contiguous() for part in share)
-        x = chain(list(zip(*self.networks, strict=True)), first, skip)
+        x = chain(in_groups(self.layers), first, skip)
         return [to_maps(group, size) for group in x.unbind(1)]
 
     def _share_of_h(self, h: Sequence[Tensor]) -> _Share:
@@ -127,8 +130,8 @@ class _Cut:
         Each of these groups may read the h before its own; the others are multiplied by zeros.
         """
         parts = []
-        for begin in range(0, len(self.networks), BESIDE):
-            end = min(begin + BESIDE, len(self.networks))
+        for begin in range(0, len(self.layers), BESIDE):
+            end = min(begin + BESIDE, len(self.layers))
             before = torch.cat(list(h[: end - 1]), -1)
             firsts = [pieces[-1] for pieces in self.first[begin:end]]
             skips = [pieces[-1] for pieces in self.skip[begin:end]]

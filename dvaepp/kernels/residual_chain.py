@@ -60,7 +60,7 @@ def _after_first(block: ResidualBlock, first: Tensor, skip: Tensor) -> Tensor:
     """The output of a block, (rows, channels, size, size), from that of its first convolution and its skip."""
     _, channels, size, width = first.shape
     if size == width and policy.tiles(size, 4) and channels >= policy.LANES:  # fewer would not fill a vector
-        layers = _layers([[block]])
+        layers = layers_of([block])
         tensors = [p for layer in layers for p in layer.parameters]
         if policy.in_one_call([block.second.weight], tensors):
             lines = (part.permute(0, 2, 3, 1).flatten(1, 2) for part in (first, skip))
@@ -69,24 +69,24 @@ def _after_first(block: ResidualBlock, first: Tensor, skip: Tensor) -> Tensor:
     return skip + block.excitation(convolve_after_elu(first, block.second))
 
 
-def takes(blocks: Sequence[Sequence[ResidualBlock]], size: int) -> bool:
-    """Whether `chain` can compute these blocks, which it takes as blocks[place][group], for maps of this size."""
-    kernels = [c.weight for groups in blocks for c in (groups[0].first, groups[0].second)][1:]
-    return policy.tiles(size, 2) and policy.in_one_call(kernels, [p for x in _layers(blocks) for p in x.parameters])
+def takes(networks: Sequence[Sequence["Layer"]], size: int) -> bool:
+    """Whether `chain` can compute these networks, alone and side by side, for maps of this size."""
+    kernels = [layer.parameters[0] for layer in networks[0] if layer.kind == "conv"]
+    parameters = [p for network in networks for layer in network for p in layer.parameters]
+    return policy.tiles(size, 2) and policy.in_one_call(kernels, parameters)
 
 
-def chain(blocks: Sequence[Sequence[ResidualBlock]], first: Tensor, skip: Tensor) -> Tensor:
-    """The output of a chain of blocks, blocks[place][group].
+def chain(layers: Sequence["Layer"], first: Tensor, skip: Tensor) -> Tensor:
+    """The output of a chain of residual blocks.
 
-    `first` and `skip` are the outputs of the first convolution and of the skip of the block at place 0.
+    `first` and `skip` are the outputs of the first convolution and of the skip of the first block.
     """
-    layers = _layers(blocks)
     tensors = [p for layer in layers for p in layer.parameters]
     out: Tensor = _chain(first, skip, tensors, _letters(layers), False)[0]
     return out
 
 
-class _Layer(NamedTuple):
+class Layer(NamedTuple):
     """One operation on the activations x of a chain, by its kind.
 
     "conv" is x <- conv(ELU(x)). "project" and "keep" begin a block: its skip becomes a 1x1 convolution of x, or x
@@ -97,33 +97,37 @@ class _Layer(NamedTuple):
     parameters: list[Tensor]
 
 
-def _layers(blocks: Sequence[Sequence[ResidualBlock]]) -> list[_Layer]:
+def layers_of(blocks: Sequence[ResidualBlock]) -> list[Layer]:
+    """The layers of one network that come after the first convolution and the skip of its first block."""
     found = []
-    for place, groups in enumerate(blocks):
+    for place, block in enumerate(blocks):
         if place > 0:
-            skips = [block.skip for block in groups if block.skip is not None]
-            found.append(_Layer("project", _parameters(skips)) if skips else _Layer("keep", []))
-            found.append(_Layer("conv", _parameters([block.first for block in groups])))
-        found.append(_Layer("conv", _parameters([block.second for block in groups])))
-        found.append(_Layer("excite", _excitations([block.excitation for block in groups])))
+            found.append(Layer("keep", []) if block.skip is None else Layer("project", _parameters(block.skip)))
+            found.append(Layer("conv", _parameters(block.first)))
+        found.append(Layer("conv", _parameters(block.second)))
+        squeeze, excite = block.excitation.squeeze, block.excitation.excite
+        found.append(Layer("excite", [squeeze.weight, squeeze.bias, excite.weight, excite.bias]))
     return found
 
 
-def _parameters(convs: Sequence[Convolution]) -> list[Tensor]:
-    return [*(conv.weight for conv in convs), *(conv.bias for conv in convs)]
+def _parameters(conv: Convolution) -> list[Tensor]:
+    return [conv.weight, conv.bias]
 
 
-def _excitations(parts: Sequence[ExcitationLayers]) -> list[Tensor]:
-    """W₁ of every group, then b₁, W₂ and b₂ of every group."""
-    layers = [[part.squeeze for part in parts], [part.excite for part in parts]]
-    return [tensor for row in layers for kind in ("weight", "bias") for tensor in (getattr(x, kind) for x in row)]
+def in_groups(networks: Sequence[Sequence[Layer]]) -> list[Layer]:
+    """The layers of networks that run as groups: the first parameter of every group, then the second of every group."""
+    found = []
+    for layers in zip(*networks, strict=True):
+        each = zip(*(layer.parameters for layer in layers), strict=True)
+        found.append(Layer(layers[0].kind, [p for parameters in each for p in parameters]))
+    return found
 
 
 KINDS = ("conv", "project", "keep", "excite")  # in the order of residual_chain.c; torch.ops gets their first letters
 PARAMETERS = {"conv": 2, "project": 2, "keep": 0, "excite": 4}
 
 
-def _letters(layers: Sequence[_Layer]) -> str:
+def _letters(layers: Sequence[Layer]) -> str:
     return "".join(layer.kind[0] for layer in layers)
 
 

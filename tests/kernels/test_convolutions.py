@@ -1,11 +1,11 @@
 """winograd.c and residual_chain.c: float32 passes against torch's own convolutions in float64."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import conv2d, elu
 
 from dvaepp.kernels import policy, residual_chain, winograd
@@ -211,9 +211,9 @@ def test_excitation_in_one_pass_equals_the_layers(shape: tuple[int, int, int, in
         for parameter in block.excitation.parameters():
             parameter.data = torch.randn(parameter.shape, generator=g)
     first, skip = (torch.randn(shape, generator=g).requires_grad_() for _ in range(2))
-    parameters = residual_chain._excitations([block.excitation for block in blocks])
+    parameters = _grouped([block.excitation for block in blocks])
     with threads(number):
-        y = residual_chain.chain([blocks], first, skip)
+        y = residual_chain.chain(_layers([[block] for block in blocks]), first, skip)
         assert type(y.grad_fn).__name__ == CHAIN_NODE
         found = _with_gradients(y, [first, skip, *parameters])
     parts = [block.excitation.double() for block in blocks]  # their parameters are new
@@ -221,9 +221,18 @@ def test_excitation_in_one_pass_equals_the_layers(shape: tuple[int, int, int, in
     exact = [
         part(elu(first[:, k].permute(1, 2, 0)[..., None]))[..., 0].permute(2, 0, 1) for k, part in enumerate(parts)
     ]
-    parameters = residual_chain._excitations(parts)
+    parameters = _grouped(parts)
     expected = _with_gradients(skip + torch.stack(exact, 1), [first, skip, *parameters])
     assert all(_error(a, b) < 2e-5 for a, b in zip(found, expected, strict=True))
+
+
+def _layers(networks: Sequence[Sequence[Residual]]) -> list[residual_chain.Layer]:
+    return residual_chain.in_groups([residual_chain.layers_of(blocks) for blocks in networks])
+
+
+def _grouped(parts: Sequence[nn.Module]) -> list[Tensor]:
+    """The first parameter of every module, then the second of every module."""
+    return [p for each in zip(*(part.parameters() for part in parts), strict=True) for p in each]
 
 
 WIDTHS = {
@@ -252,9 +261,8 @@ def test_a_chain_is_one_node_and_equals_its_blocks(
     used = [p for network in networks for i, block in enumerate(network) for p in _after_first(block, i)]
     shape = (size * size, groups, rows, widths[0][1])
     first, skip = (torch.randn(shape, generator=g).requires_grad_() for _ in range(2))
-    blocks = [list(place) for place in zip(*networks, strict=True)]
     with threads(number):
-        y = residual_chain.chain(blocks, first, skip)
+        y = residual_chain.chain(_layers(networks), first, skip)
         assert type(y.grad_fn).__name__ == CHAIN_NODE
         found = _with_gradients(y, [first, skip, *used])
     for parameter in parameters:
@@ -267,10 +275,10 @@ def test_a_chain_is_one_node_and_equals_its_blocks(
 def test_a_chain_leaves_what_it_was_given() -> None:
     """Arrays that pass through its layers are its own."""
     g = torch.Generator().manual_seed(0)
-    blocks = [[Residual(32, 32, generator=g)], [Residual(32, 16, generator=g)]]
+    layers = _layers([[Residual(32, 32, generator=g), Residual(32, 16, generator=g)]])
     first, skip = (torch.randn(16, 1, 8, 32, generator=g).requires_grad_() for _ in range(2))
     before = [first.detach().clone(), skip.detach().clone()]
-    y = residual_chain.chain(blocks, first, skip)
+    y = residual_chain.chain(layers, first, skip)
     dy = torch.randn(y.shape, generator=g)
     direction = dy.clone()
     once = torch.autograd.grad(y, [first, skip], dy, retain_graph=True)
@@ -281,16 +289,13 @@ def test_a_chain_leaves_what_it_was_given() -> None:
 def test_what_backward_needs_may_lie_in_several_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same bits, wherever they are kept."""
     g = torch.Generator().manual_seed(0)
-    blocks = [
-        [Residual(8, 32, generator=g), Residual(8, 32, generator=g)],
-        [Residual(32, 16, generator=g) for _ in "ab"],
-    ]
+    layers = _layers([[Residual(8, 32, generator=g), Residual(32, 16, generator=g)] for _ in "ab"])
     first, skip = (torch.randn(16, 2, 8, 32, generator=g).requires_grad_() for _ in range(2))
     found, pieces = [], []
     for floats in (residual_chain.PIECE, 10_000, 1):
         monkeypatch.setattr(residual_chain, "PIECE", floats)
         residual_chain._plan.cache_clear()
-        y = residual_chain.chain(blocks, first, skip)
+        y = residual_chain.chain(layers, first, skip)
         pieces.append(len(y.grad_fn.saved_tensors))
         found.append(_with_gradients(y, [first, skip]))
     residual_chain._plan.cache_clear()

@@ -43,8 +43,8 @@ def _convolution() -> tuple[Any, ...]:
 
 def _chain(blocks: int = 2) -> tuple[Any, ...]:
     g = torch.Generator().manual_seed(0)
-    networks = [[Residual(a, b, generator=g) for _ in range(2)] for a, b in ((8, 32), (32, 16))[:blocks]]
-    layers = residual_chain._layers(networks)
+    networks = [[Residual(a, b, generator=g) for a, b in ((8, 32), (32, 16))[:blocks]] for _ in range(2)]
+    layers = residual_chain.in_groups([residual_chain.layers_of(network) for network in networks])
     first, skip = _leaves(16, 2, 3, 32)
     return first, skip, [p for layer in layers for p in layer.parameters], residual_chain._letters(layers), False
 
