@@ -41,11 +41,12 @@ static int all_finite(const float *g, int64_t count) {
 /* Each thread takes the next piece that no other has taken. Pieces fixed beforehand would let all threads wait for the
    slowest core, and cores that other programs use as well are not equally fast. */
 #define PIECES 32
+#define MIN_PARALLEL 65536 /* for fewer numbers, waking a second thread costs more than it saves */
 
 /* Call `of(g, from, to)` for the parts of all gradients; g is null where there is none. */
 #define OVER_PIECES(of)                                                                                                \
     int64_t all = j->first[j->tensors];                                                                                \
-    _Pragma("omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)")                                \
+    _Pragma("omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1 && all >= MIN_PARALLEL)")         \
     for (int64_t piece = 0; piece < PIECES; piece++) {                                                                 \
         int64_t begin = all * piece / PIECES, end = all * (piece + 1) / PIECES;                                        \
         for (int64_t t = 0; t < j->tensors; t++) {                                                                     \

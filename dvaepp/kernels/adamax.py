@@ -61,7 +61,7 @@ def _run(
 ) -> None:
     _check(theta, m, u, sizes, gradients)
     job = _AdamaxJob(rate=rate, beta1=beta1, beta2=beta2, epsilon=epsilon, weight_decay=weight_decay)
-    first = _places(job, sizes)  # noqa: F841 # alive until the call has returned
+    job.place(sizes)
     dense = [None if g is None else g.contiguous() for g in gradients]
     call(policy.functions("adamax").dvaepp_adamax, job, theta=theta, m=m, u=u, g=dense)
     changed(theta, m, u)
@@ -93,7 +93,7 @@ def all_finite(tensors: Sequence[Tensor]) -> bool:
     """
     if policy.takes("adamax", tensors) and all(t.is_contiguous() for t in tensors):
         job, wrong = _AdamaxJob(), ctypes.c_int64(0)
-        first = _places(job, [t.numel() for t in tensors])  # noqa: F841 # alive until the call has returned
+        job.place([t.numel() for t in tensors])
         job.wrong = ctypes.addressof(wrong)
         call(policy.functions("adamax").dvaepp_finite, job, g=tensors)
         return wrong.value == 0
@@ -110,9 +110,7 @@ class _AdamaxJob(ctypes.Structure):
         *((name, ctypes.c_float) for name in ("rate", "beta1", "beta2", "epsilon", "weight_decay")),
     ]
 
-
-def _places(job: _AdamaxJob, sizes: Sequence[int]) -> object:
-    """Tell C where each tensor begins, and return the array that has to live as long as the job."""
-    first = (ctypes.c_int64 * (len(sizes) + 1))(0, *accumulate(sizes))
-    job.first, job.tensors = ctypes.addressof(first), len(sizes)
-    return first
+    def place(self, sizes: Sequence[int]) -> None:
+        """Tell C where each tensor begins, in an array that lives as long as the job."""
+        self.places = (ctypes.c_int64 * (len(sizes) + 1))(0, *accumulate(sizes))
+        self.first, self.tensors = ctypes.addressof(self.places), len(sizes)
