@@ -9,7 +9,7 @@
 #include <math.h>
 
 #define LANES 16
-#define ROWS 8             /* that pass through all pixels together */
+#define ROWS 64            /* that pass through all pixels together, at most */
 #define MIN_PARALLEL 32768 /* for fewer numbers, waking a second thread costs more than it saves */
 
 typedef struct {
@@ -48,15 +48,19 @@ static void sample_line(const job *j, int64_t r, int64_t p) {
     for (int64_t c = 0; c < n; c++) value[c] = mean[c] + fast_exp(mean[n + c]) * noise[c];
 }
 
+static inline __attribute__((always_inline)) void sample_slopes(const float *restrict dy, const float *restrict noise,
+                                                                const float *restrict log_sd, float *restrict dmean,
+                                                                float *restrict dlog_sd, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        dmean[i] = dy[i];
+        dlog_sd[i] = dy[i] * noise[i] * fast_exp(log_sd[i]);
+    }
+}
+
 static void sample_line_backward(const job *j, int64_t r, int64_t p) {
     int64_t n = j->channels;
-    const float *restrict log_sd = line(j, q, r, p) + n, *restrict noise = line(j, noise, r, p);
-    const float *restrict dy = line(j, dvalue, r, p);
-    float *restrict dmean = line(j, dq, r, p), *restrict dlog_sd = dmean + n;
-    for (int64_t c = 0; c < n; c++) {
-        dmean[c] = dy[c];
-        dlog_sd[c] = dy[c] * noise[c] * fast_exp(log_sd[c]);
-    }
+    float *dq = line(j, dq, r, p);
+    sample_slopes(line(j, dvalue, r, p), line(j, noise, r, p), line(j, q, r, p) + n, dq, dq + n, n);
 }
 
 /* Add the terms of n <= LANES units to the lanes. */
@@ -87,10 +91,10 @@ static void kl_rows(const job *j, int64_t first, int64_t last) {
     }
 }
 
-static inline __attribute__((always_inline)) void slopes(const float *restrict q, const float *restrict q_sd,
-                                                         const float *restrict s, const float *restrict s_sd, float g,
-                                                         float *restrict dq, float *restrict dq_sd, float *restrict ds,
-                                                         float *restrict ds_sd, int64_t n) {
+static inline __attribute__((always_inline)) void kl_slopes(const float *restrict q, const float *restrict q_sd,
+                                                            const float *restrict s, const float *restrict s_sd,
+                                                            float g, float *restrict dq, float *restrict dq_sd,
+                                                            float *restrict ds, float *restrict ds_sd, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         float weight = fast_exp(-2.0f * s_sd[i]), apart = q[i] - s[i];
         float spread = weight * fast_exp(2.0f * q_sd[i]), slope = weight * apart;
@@ -105,15 +109,16 @@ static void kl_line_backward(const job *j, int64_t r, int64_t p) {
     int64_t n = j->channels;
     const float *q = line(j, q, r, p), *s = line(j, p, r, p);
     float *dq = line(j, dq, r, p), *ds = line(j, dp, r, p);
-    slopes(q, q + n, s, s + n, j->dkl[r], dq, dq + n, ds, ds + n, n);
+    kl_slopes(q, q + n, s, s + n, j->dkl[r], dq, dq + n, ds, ds + n, n);
 }
 
 #define OVER_ROWS(name, work)                                                                                          \
     int name(const job *j, int threads) {                                                                              \
-        int64_t numbers = j->rows * j->pixels * j->channels;                                                           \
+        int64_t numbers = j->rows * j->pixels * j->channels, share = (j->rows + threads - 1) / threads;                \
+        int64_t step = share < ROWS ? share : ROWS;                                                                    \
         _Pragma("omp parallel for num_threads(threads) schedule(static) if (threads > 1 && numbers >= MIN_PARALLEL)")  \
-        for (int64_t first = 0; first < j->rows; first += ROWS) {                                                      \
-            int64_t last = first + ROWS < j->rows ? first + ROWS : j->rows;                                            \
+        for (int64_t first = 0; first < j->rows; first += step) {                                                      \
+            int64_t last = first + step < j->rows ? first + step : j->rows;                                            \
             work;                                                                                                      \
         }                                                                                                              \
         return 1;                                                                                                      \
