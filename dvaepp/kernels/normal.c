@@ -115,7 +115,7 @@ static void kl_line_backward(const job *j, int64_t r, int64_t p) {
 #define OVER_ROWS(name, work)                                                                                          \
     int name(const job *j, int threads) {                                                                              \
         int64_t numbers = j->rows * j->pixels * j->channels, share = (j->rows + threads - 1) / threads;                \
-        int64_t step = share < ROWS ? share : ROWS;                                                                    \
+        int64_t step = share < 1 ? 1 : share < ROWS ? share : ROWS;                                                    \
         _Pragma("omp parallel for num_threads(threads) schedule(static) if (threads > 1 && numbers >= MIN_PARALLEL)")  \
         for (int64_t first = 0; first < j->rows; first += step) {                                                      \
             int64_t last = first + step < j->rows ? first + step : j->rows;                                            \
