@@ -20,7 +20,7 @@ from dvaepp.kernels import policy, residual_chain
 from dvaepp.kernels.convolution import pixels_after_elu
 from dvaepp.kernels.pixels import to_maps, to_pixels
 from dvaepp.kernels.products import linear
-from dvaepp.kernels.residual_chain import Layer, ResidualBlock, chain, in_groups, layers_of
+from dvaepp.kernels.residual_chain import ChainLayer, ResidualBlock, chain, in_groups, layers_of
 
 # The first convolutions of this many groups over h are computed as one. Its matrix products are four times as wide,
 # which makes them faster, although the zeros that stand for h which a group must not read add a fifth to the work.
@@ -84,7 +84,7 @@ class _Cut:
     """
 
     def __init__(
-        self, first_blocks: Sequence[ResidualBlock], layers: Sequence[Sequence[Layer]], x: int, shared: int
+        self, first_blocks: Sequence[ResidualBlock], layers: Sequence[Sequence[ChainLayer]], x: int, shared: int
     ) -> None:
         self.layers = layers  # of each network, after what is cut here
         self.first_bias: list[Tensor] = [block.first.bias for block in first_blocks]

@@ -69,14 +69,14 @@ def _after_first(block: ResidualBlock, first: Tensor, skip: Tensor) -> Tensor:
     return skip + block.excitation(convolve_after_elu(first, block.second))
 
 
-def takes(networks: Sequence[Sequence["Layer"]], size: int) -> bool:
+def takes(networks: Sequence[Sequence["ChainLayer"]], size: int) -> bool:
     """Whether `chain` can compute these networks, alone and side by side, for maps of this size."""
     kernels = [layer.parameters[0] for layer in networks[0] if layer.kind == "conv"]
     parameters = [p for network in networks for layer in network for p in layer.parameters]
     return policy.tiles(size, 2) and policy.in_one_call(kernels, parameters)
 
 
-def chain(layers: Sequence["Layer"], first: Tensor, skip: Tensor) -> Tensor:
+def chain(layers: Sequence["ChainLayer"], first: Tensor, skip: Tensor) -> Tensor:
     """The output of a chain of residual blocks.
 
     `first` and `skip` are the outputs of the first convolution and of the skip of the first block.
@@ -86,7 +86,7 @@ def chain(layers: Sequence["Layer"], first: Tensor, skip: Tensor) -> Tensor:
     return out
 
 
-class Layer(NamedTuple):
+class ChainLayer(NamedTuple):
     """One operation on the activations x of a chain, by its kind.
 
     "conv" is x <- conv(ELU(x)). "project" and "keep" begin a block: its skip becomes a 1x1 convolution of x, or x
@@ -97,16 +97,18 @@ class Layer(NamedTuple):
     parameters: list[Tensor]
 
 
-def layers_of(blocks: Sequence[ResidualBlock]) -> list[Layer]:
+def layers_of(blocks: Sequence[ResidualBlock]) -> list[ChainLayer]:
     """The layers of one network that come after the first convolution and the skip of its first block."""
     found = []
     for place, block in enumerate(blocks):
         if place > 0:
-            found.append(Layer("keep", []) if block.skip is None else Layer("project", _parameters(block.skip)))
-            found.append(Layer("conv", _parameters(block.first)))
-        found.append(Layer("conv", _parameters(block.second)))
+            found.append(
+                ChainLayer("keep", []) if block.skip is None else ChainLayer("project", _parameters(block.skip))
+            )
+            found.append(ChainLayer("conv", _parameters(block.first)))
+        found.append(ChainLayer("conv", _parameters(block.second)))
         squeeze, excite = block.excitation.squeeze, block.excitation.excite
-        found.append(Layer("excite", [squeeze.weight, squeeze.bias, excite.weight, excite.bias]))
+        found.append(ChainLayer("excite", [squeeze.weight, squeeze.bias, excite.weight, excite.bias]))
     return found
 
 
@@ -114,12 +116,12 @@ def _parameters(conv: Convolution) -> list[Tensor]:
     return [conv.weight, conv.bias]
 
 
-def in_groups(networks: Sequence[Sequence[Layer]]) -> list[Layer]:
+def in_groups(networks: Sequence[Sequence[ChainLayer]]) -> list[ChainLayer]:
     """The layers of networks that run as groups: the first parameter of every group, then the second of every group."""
     found = []
     for layers in zip(*networks, strict=True):
         each = zip(*(layer.parameters for layer in layers), strict=True)
-        found.append(Layer(layers[0].kind, [p for parameters in each for p in parameters]))
+        found.append(ChainLayer(layers[0].kind, [p for parameters in each for p in parameters]))
     return found
 
 
@@ -127,7 +129,7 @@ KINDS = ("conv", "project", "keep", "excite")  # in the order of residual_chain.
 PARAMETERS = {"conv": 2, "project": 2, "keep": 0, "excite": 4}
 
 
-def _letters(layers: Sequence[Layer]) -> str:
+def _letters(layers: Sequence[ChainLayer]) -> str:
     return "".join(layer.kind[0] for layer in layers)
 
 

@@ -226,7 +226,7 @@ def test_excitation_in_one_pass_equals_the_layers(shape: tuple[int, int, int, in
     assert all(_error(a, b) < 2e-5 for a, b in zip(found, expected, strict=True))
 
 
-def _layers(networks: Sequence[Sequence[Residual]]) -> list[residual_chain.Layer]:
+def _layers(networks: Sequence[Sequence[Residual]]) -> list[residual_chain.ChainLayer]:
     return residual_chain.in_groups([residual_chain.layers_of(blocks) for blocks in networks])
 
 
