@@ -9,8 +9,8 @@ import hashlib
 import importlib.util
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -130,7 +130,7 @@ def download(name: str, file: File, root: Path, roots: list[Path]) -> Found:
         for url in form.urls:
             try:
                 return Found(form, _download(url, form, root), root)
-            except (OSError, ValueError) as error:  # requests' errors are OSErrors; pooch's for a bad URL, ValueErrors
+            except (OSError, ValueError) as error:  # a length that is no number is a ValueError
                 failures.append(f"{url}: {_brief(error)}")
                 answered |= not _unreachable(error)
     told = missing(name, file, roots, "; ".join(failures) or "no mirror is known")
@@ -138,7 +138,7 @@ def download(name: str, file: File, root: Path, roots: list[Path]) -> Found:
 
 
 def _unreachable(error: Exception) -> bool:
-    """Whether no server was reached at all; one that refuses our encryption was."""
+    """Whether no server was reached at all. A server that refuses our encryption was reached."""
     from requests import exceptions
 
     nobody = (exceptions.ConnectionError, exceptions.Timeout, ConnectionError, TimeoutError)
@@ -192,46 +192,18 @@ def _in_package(file: File) -> Path:
     raise UsageError(f"{file.path} comes with {package}, which is not installed: pip install 'dvaepp[{file.extra}]'")
 
 
-class _Bar:
-    """The progress bar pooch wants, in front of ours; `total` is set by pooch before the first update."""
-
-    def __init__(self, description: str, stack: ExitStack) -> None:
-        self.total = 0
-        self.done = 0
-        self._description = description
-        self._stack = stack
-
-    def update(self, n: int) -> None:
-        if self.done == 0:
-            self._advance = self._stack.enter_context(progress(self._description, self.total))
-        self.done += n
-        if self.done > DOWNLOAD_LIMIT:  # whatever the server announced
-            raise DataError(f"it serves more than {DOWNLOAD_LIMIT} bytes")
-        self._advance(n)
-
-    def reset(self) -> None:
-        """pooch resets and fills the bar at the end; ours is full by then."""
-
-    def close(self) -> None:
-        """The bar closes with the download."""
-
-
 def _download(url: str, form: File, root: Path) -> Path:
-    import pooch  # type: ignore[import-untyped]
+    import requests
 
-    pooch.get_logger().setLevel("WARNING")
     target = root / form.path
     root.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".fetch-", dir=root)))
-        # Some servers announce .gz files as gzip-encoded, and requests would unpack them: ask for the bytes as stored.
-        downloader = pooch.HTTPDownloader(
-            progressbar=_Bar(target.name, stack),
-            chunk_size=CHUNK,
-            timeout=TIMEOUT,
-            headers={"Accept-Encoding": "identity"},
-        )
-        part = Path(pooch.retrieve(url, known_hash=None, fname="part", path=folder, downloader=downloader))
+    # Some servers announce .gz files as gzip-encoded, and requests would unpack them: ask for the bytes as stored.
+    as_stored = {"Accept-Encoding": "identity"}
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=root) as folder:
+        part = Path(folder) / "part"
+        with requests.get(url, headers=as_stored, timeout=TIMEOUT, stream=True) as answer:
+            answer.raise_for_status()
+            _save(answer.iter_content(CHUNK), part, target.name, int(answer.headers.get("Content-Length", 0)))
         actual = _digest(part, form.digest)
         if actual != form.digest:
             raise DataError(f"expected {form.digest}, found {actual}")
@@ -242,7 +214,19 @@ def _download(url: str, form: File, root: Path) -> Path:
     return target
 
 
+def _save(pieces: Iterable[bytes], path: Path, name: str, announced: int) -> None:
+    """Write what a server sends, up to the limit, whatever size it announced."""
+    done = 0
+    with path.open("wb") as file, progress(name, announced) as advance:
+        for piece in pieces:
+            done += len(piece)
+            if done > DOWNLOAD_LIMIT:
+                raise DataError(f"it serves more than {DOWNLOAD_LIMIT} bytes")
+            file.write(piece)
+            advance(len(piece))
+
+
 def _brief(error: Exception) -> str:
-    """requests tells a refused connection in 300 letters, with all it was caused by: its name says as much."""
+    """An error in a short line: of what requests writes in 300 letters the name of the error says as much."""
     text = " ".join(str(error).split()).partition(" for url")[0]
     return text if isinstance(error, DataError) or len(text) < 120 else type(error).__name__
