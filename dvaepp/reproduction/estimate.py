@@ -7,7 +7,7 @@ from dvaepp.reproduction.work import one_thread
 from dvaepp.training.state import build
 from dvaepp.training.step import step
 
-SECONDS = 1.0  # for which steps of a recipe are measured; at least two steps are
+SECONDS = 1.0  # how long the steps of a recipe are measured; there are at least two of them
 
 
 def seconds_per_step(task: Task) -> float:

@@ -12,16 +12,16 @@ from typing import Any, Protocol, runtime_checkable
 from dvaepp.errors import UsageError
 from dvaepp.reproduction import credentials
 
-TRIES = 4  # how often a task is started whose worker gets killed
+TRIES = 4  # how many times a task is started if its worker gets killed
 
 
 @runtime_checkable
 class Executor(Protocol):
-    """The part of concurrent.futures.Executor that is needed, and a way to stop before all is done."""
+    """The part of concurrent.futures.Executor that is needed; `shutdown(wait=False)` stops before all is done."""
 
     def submit(self, function: Callable[[str], str], text: str) -> "Future[str]": ...
 
-    def stop(self) -> None: ...
+    def shutdown(self, wait: bool = True) -> None: ...
 
 
 class WorkerFailed(RuntimeError):
@@ -75,16 +75,12 @@ class Processes:
         self._running.add(worker)
         return worker
 
-    def stop(self) -> None:
-        """Begin nothing new, and ask the workers to save and end."""
-        self.close()
-        for worker in list(self._running):
-            worker.terminate()
-
-    def close(self) -> None:
-        """Begin nothing new; workers end by themselves when this process does."""
+    def shutdown(self, wait: bool = True) -> None:
+        """Begin nothing new, and without `wait` ask the workers to save and end, as they do when this process ends."""
         self._stopping = True
         self._pool.shutdown(wait=False, cancel_futures=True)
+        for worker in [] if wait else list(self._running):
+            worker.terminate()
 
 
 FORMS = "local, dask-local, dask://HOST:PORT or dask+tls://HOST:PORT"
@@ -104,7 +100,7 @@ def executor(where: str, workers: int, log: Path, nice: bool = False) -> Iterato
         try:
             yield processes
         finally:
-            processes.close()
+            processes.shutdown()
         return
     if where != "dask-local" and not where.startswith(("dask://", "dask+tls://")):
         raise UsageError(f"--executor is {FORMS}, got {where!r}")
@@ -113,21 +109,8 @@ def executor(where: str, workers: int, log: Path, nice: bool = False) -> Iterato
     except ImportError:
         raise UsageError(f"--executor {where} needs the extra: pip install 'dvaepp[sweep]'") from None
     with _dask_client(where, workers) as client:
-        yield _Dask(client.get_executor(retries=TRIES - 1, pure=False))
-
-
-class _Dask:
-    """The executor of dask. After `stop` its workers finish what they have begun, if their cluster lives on."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def submit(self, function: Callable[[str], str], text: str) -> "Future[str]":
-        future: Future[str] = self._inner.submit(function, text)
-        return future
-
-    def stop(self) -> None:
-        self._inner.shutdown(wait=False, cancel_futures=True)
+        # Without `wait` it cancels what has not begun; its workers finish the rest, if their cluster lives on.
+        yield client.get_executor(retries=TRIES - 1, pure=False)
 
 
 @contextmanager

@@ -22,10 +22,6 @@ class Measured(NamedTuple):
     subset: bool
 
     @property
-    def text(self) -> str:
-        return f"{self.number} ({self.provenance})"
-
-    @property
     def number(self) -> str:
         sign = "±" if self.seeds > 1 else "± se"
         return f"{self.value:.2f} {sign} {self.spread:.2f}"

@@ -42,7 +42,7 @@ class Task(BaseModel):
     def name(self) -> str:
         """As it is shown: the cell, its seed, and what a candidate changes."""
         seed = f"seed={self.recipe.training.seed}"
-        return " ".join([self.cell, seed, *(change for change in self.changes)])
+        return " ".join([self.cell, seed, *self.changes])
 
 
 def chosen_cells(table: str, patterns: Sequence[str]) -> list[Cell]:
@@ -75,7 +75,7 @@ def tasks(
     made = []
     for cell in cells:
         arguments = [*cell.arguments, *(["size=small"] if size == "small" else [])]
-        full_steps = records.full_steps(cell.recipe, arguments)
+        full_steps = recipes.build(cell.recipe, arguments).training.steps
         steps = max(1, round(full_steps * scale))
         for seed in dict.fromkeys(seeds):  # one that is given twice would be trained by two workers in one folder
             recipe = recipes.build(cell.recipe, arguments, [f"training.steps={steps}", f"training.seed={seed}"])

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from dvaepp import recipes, runs
+from dvaepp import runs
 from dvaepp.errors import UsageError
 from dvaepp.files import write_durably
 from dvaepp.recipes.schema import Recipe
@@ -25,7 +25,7 @@ class Partition(BaseModel):
 
 
 class Average(BaseModel):
-    """The same for the averaged weights of a run that has them."""
+    """What the evaluation of a run says of its averaged weights."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
     log_likelihood: float
@@ -146,8 +146,3 @@ def read(folder: Path, table: str | None = None, say: Callable[[str], None] | No
         if names is None or record.cell in names:
             found.append(record)
     return found
-
-
-def full_steps(recipe: str, arguments: list[str]) -> int:
-    """Steps of the whole schedule of a recipe."""
-    return recipes.build(recipe, arguments).training.steps

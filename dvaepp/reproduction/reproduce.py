@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from dvaepp.reproduction.executors import Executor, executor
 from dvaepp.reproduction.plan import Task
@@ -72,7 +72,7 @@ def _perform(tasks: Sequence[Task], pool: Executor, signals: Signals, say: Calla
 
 def _stop(pool: Executor, futures: "set[Future[str]]", number: int, say: Callable[[str], None]) -> NoReturn:
     say("stopping: the workers save and end")
-    pool.stop()
+    pool.shutdown(wait=False)
     wait(futures, timeout=STOP_SECONDS)
     say("stopped; the same command goes on from the last checkpoints")
     raise SystemExit(128 + number)
@@ -85,10 +85,11 @@ def _chosen(candidates: Sequence[Task], say: Callable[[str], None]) -> list[Task
         groups.setdefault(task.record_file, []).append(task)
     chosen = []
     for group in groups.values():
-        scores = [{"changes": list(task.changes), "validation": best_validation(task.folder)} for task in group]
-        best = max(range(len(group)), key=lambda index: float(scores[index]["validation"]))  # type: ignore[arg-type]
-        say(f"{group[best].name} has the best validation, {scores[best]['validation']}")
-        chosen.append(group[best].model_copy(update={"evaluate": True, "selected_from": scores}))
+        validations = [best_validation(task.folder) for task in group]
+        scores = [{"changes": list(task.changes), "validation": v} for task, v in zip(group, validations, strict=True)]
+        best = group[validations.index(max(validations))]
+        say(f"{best.name} has the best validation, {max(validations)}")
+        chosen.append(best.model_copy(update={"evaluate": True, "selected_from": scores}))
     return chosen
 
 
@@ -133,7 +134,7 @@ class _View:
         self.left = {task.name for task in tasks}
         self.first = {task.name: progress_of(task).step for task in tasks}
         self.started = self.last = time.monotonic()
-        self._bars: dict[str, object] = {}
+        self._bars: dict[str, Any] = {}
         self._rich = None
         if sys.stderr.isatty():
             from rich.console import Console
@@ -164,9 +165,9 @@ class _View:
             for name, p in running.items():
                 if name not in self._bars:
                     self._bars[name] = self._rich.add_task(name, total=p.steps)
-                self._rich.update(self._bars[name], completed=p.step)  # type: ignore[arg-type]
+                self._rich.update(self._bars[name], completed=p.step)
             for name in [name for name in self._bars if name not in self.left]:
-                self._rich.remove_task(self._bars.pop(name))  # type: ignore[arg-type]
+                self._rich.remove_task(self._bars.pop(name))
             self._rich.update(self._all, completed=done / max(total, 1))
         elif time.monotonic() - self.last >= INTERVAL:
             self.last = time.monotonic()

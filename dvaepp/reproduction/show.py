@@ -133,14 +133,12 @@ def _panel(axes: Any, pairs: Sequence[tuple[Cell, Measured]]) -> None:
     axes.set_yticks(range(len(rows)), [f"{c.row}, {c.column} ({m.scale:.3g})" for _, (c, m) in rows], fontsize=8)
 
 
-def of_table(table: str, found: Sequence[Record]) -> list[Record]:
-    """The records of a table's cells."""
-    names = {cell.name for cell in paper.cells(table)}
-    return [record for record in found if record.cell in names]
-
-
 def tables_with_records(folder: Path) -> dict[str, list[Record]]:
-    found = records.read(folder)
-    mine = {table: of_table(table, found) for table in paper.TITLES}
-    # A table may show runs of another table beside its own. It is listed only if it has a record of its own.
-    return {table: some for table, some in mine.items() if any(each.cell.startswith(f"{table}/") for each in some)}
+    """The records of every table that has one of its own; a table may show runs of another table beside them."""
+    tables, found = {}, records.read(folder)
+    for table in paper.TITLES:
+        names = {cell.name for cell in paper.cells(table)}
+        some = [record for record in found if record.cell in names]
+        if any(record.cell.startswith(f"{table}/") for record in some):
+            tables[table] = some
+    return tables

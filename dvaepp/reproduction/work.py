@@ -1,7 +1,7 @@
 """The work of one task: train a cell, or go on with its training, evaluate it, and write its record."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 
@@ -18,7 +18,10 @@ def perform(text: str) -> str:
     if task.evaluate and task.record_file.exists():
         return str(task.record_file)
     with one_thread():
-        say = _sayer(task.name)
+
+        def say(line: str) -> None:
+            to_stderr(f"{task.name}: {line}")
+
         begun = checkpoint.exists(task.folder / "checkpoints")
         training.train(task.recipe, task.folder, data_dir=task.data_dir, resume=begun, device=task.device, say=say)
         if not task.evaluate:
@@ -26,10 +29,6 @@ def perform(text: str) -> str:
         runs.evaluate(task.folder, num_samples=task.samples, data_dir=task.data_dir, device=task.device, say=say)
     record = records.of_run(task.folder, task.cell, task.size, task.full_steps, task.selected_from)
     return str(records.write(task.results, record))
-
-
-def _sayer(name: str) -> Callable[[str], None]:
-    return lambda line: to_stderr(f"{name}: {line}")
 
 
 @contextlib.contextmanager

@@ -36,12 +36,14 @@ def stranger(address, security):
 
 if __name__ == "__main__":
     with executor("dask-local", 1, Path("log.txt")) as workers:
-        address = workers._inner._client.scheduler.address
+        address = workers._client.scheduler.address
         print("address", address)
         print("ours", workers.submit(len, "abc").result(timeout=60))
         print("plain", stranger(address.replace("tls://", "tcp://"), None))
         print("other", stranger(address, credentials.temporary()))
-        print("invited", stranger(address, workers._inner._client.security))
+        print("invited", stranger(address, workers._client.security))
+        workers.shutdown(wait=False)
+        print("stopped", "early")
 """
 
 
@@ -56,6 +58,7 @@ def test_a_local_cluster_takes_orders_from_its_own_run_only(tmp_path: Path) -> N
     assert said["address"].startswith("tls://127.0.0.1:"), done.stderr[-2000:]
     assert said["ours"] == "3" and said["invited"] == "3"
     assert said["plain"] != "3" and said["other"] != "3"
+    assert said["stopped"] == "early"
 
 
 def test_without_a_way_to_make_credentials_a_local_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

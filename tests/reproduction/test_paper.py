@@ -87,11 +87,13 @@ def test_grids_are_those_that_the_paper_names(tmp_path: Path) -> None:
     table1 = [cell for cell in paper.cells("table1") if cell.recipe in ("table1.joint", "table1.marginal")]
     for cell in table1:
         built = [recipes.build(cell.recipe, cell.arguments, changes) for changes in paper.grid(cell)]
-        found = {(r.optimizer.learning_rate, r.smoothing.start, r.smoothing.end) for r in built}
+        found = {(r.optimizer.learning_rate, r.smoothing.sharpness(0.0), r.smoothing.sharpness(1.0)) for r in built}
         assert found == set(itertools.product(rates, first, last)) and len(built) == len(found) == 32
     for cell in paper.cells("table2"):
         built = [recipes.build(cell.recipe, cell.arguments, changes) for changes in paper.grid(cell)]
-        assert [(r.smoothing.start, r.smoothing.end) for r in built] == [(beta, beta) for beta in (5, 6, 8, 10)]
+        assert [(r.smoothing.sharpness(0.0), r.smoothing.sharpness(1.0)) for r in built] == [
+            (beta, beta) for beta in (5, 6, 8, 10)
+        ]
     for cell in paper.cells("table3"):
         built = [recipes.build(cell.recipe, cell.arguments, changes) for changes in paper.grid(cell)]
         assert [r.model.global_groups for r in built if isinstance(r.model, ConvolutionalConfig)] == [1, 2, 4]

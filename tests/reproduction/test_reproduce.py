@@ -229,9 +229,10 @@ def test_a_number_is_the_mean_over_seeds_at_the_largest_scale() -> None:
     found = [_record(cell, -90.0, seed=0), _record(cell, -91.0, seed=1), _record(cell, -80.0, scale=0.01)]
     mine = measured(cell, found)
     assert mine is not None and mine.value == -90.5 and mine.spread == pytest.approx(0.5**0.5) and mine.seeds == 2
-    assert mine.text == "-90.50 ± 0.71 (scale 0.06, K 1000, 2 seeds)"
+    assert (mine.number, mine.provenance) == ("-90.50 ± 0.71", "scale 0.06, K 1000, 2 seeds")
     one = measured(cell, found[2:])
-    assert one is not None and one.text == "-80.00 ± se 0.10 (scale 0.01, K 1000, 1 seed)"
+    assert one is not None
+    assert (one.number, one.provenance) == ("-80.00 ± se 0.10", "scale 0.01, K 1000, 1 seed")
     assert measured(paper.cells("table2")[1], found) is None
 
 
