@@ -51,9 +51,9 @@ def figure(
     if name == "samples":
         _figure_samples(runs, out, usable_device(device))
     elif runs:
-        from dvaepp.reporting.figures import save_of_runs
+        from dvaepp.reporting.figures import of_runs, write
 
-        save_of_runs(name, [_read_run(folder, device) for folder in runs], out)
+        write(of_runs(name, [_read_run(folder, device) for folder in runs]), out)
     else:
         from dvaepp.reporting.figures import save
 
@@ -62,21 +62,18 @@ def figure(
 
 
 def _figure_samples(folders: tuple[Path, ...], out: Path, device: str) -> None:
-    import torch
-
     from dvaepp import runs
     from dvaepp.reporting.drawing import plain
     from dvaepp.reporting.figures import write
     from dvaepp.reporting.figures.samples import draw
+    from dvaepp.reporting.images import sampled
     from dvaepp.reporting.numbers import count
 
     panels = []
     for folder in folders:
         trained = runs.load(folder, device=device)
-        per_code = trained.model.images_per_code
-        images = trained.sample(100 // per_code, torch.Generator(device).manual_seed(0), per_code)
         about = f"{trained.recipe.name} on {trained.record['dataset']}, step {count(trained.record['step'])}"
-        panels.append((plain(f"{folder.resolve().name}: {about}"), trained.shown(images).cpu()))
+        panels.append((plain(f"{folder.resolve().name}: {about}"), sampled(trained).cpu()))
     write(draw(panels), out)
 
 

@@ -29,7 +29,7 @@ def push(run: Path | str, repo: str, *, private: bool = False) -> str:
     """
     with tempfile.TemporaryDirectory() as scratch, client.connected(repo, writes=True) as api:
         folder = Path(scratch) / "model"
-        # what a line says of the folder in between holds for the run, which is there afterwards
+        # lines name the run in place of the temporary folder, which nobody will find
         runs.export(run, folder, keep_path=False, say=lambda line: to_stderr(line.replace(str(folder), str(run))))
         write_samples(pretrained.folder(run), folder)
         write_durably(folder / "README.md", card(folder, repo).encode())

@@ -3,11 +3,9 @@
 import shutil
 from pathlib import Path
 
-import torch
-
 from dvaepp import runs
 from dvaepp.hub.files import buildable
-from dvaepp.reporting.images import save_grid
+from dvaepp.reporting.images import sampled, save_grid
 
 NAME = "samples/samples.png"
 
@@ -18,7 +16,4 @@ def write_samples(run: Path, folder: Path) -> None:
         (folder / "samples").mkdir()
         shutil.copyfile(run / NAME, folder / NAME)
     elif buildable(runs.read_recipe(folder)):
-        trained = runs.load(folder)
-        per_code = trained.model.images_per_code
-        images = trained.sample(100 // per_code, torch.Generator("cpu").manual_seed(0), per_code)
-        save_grid(trained.shown(images), 10, folder / NAME)
+        save_grid(sampled(runs.load(folder)), 10, folder / NAME)

@@ -15,6 +15,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from dvaepp.reporting import numbers
 from dvaepp.reporting.numbers import Number
 
+Numbers = np.ndarray | Number
+
 COLOURS = {
     "ink": "#1b1f24",
     "muted": "#59636e",
@@ -100,7 +102,7 @@ def _legend_columns(labels: Sequence[str]) -> int:
     return len(labels) if sum(map(len, labels)) <= 34 else 2
 
 
-def error_bar(axes: Axes, x: np.ndarray, y: np.ndarray, error: np.ndarray | None, colour: str, label: str) -> None:
+def error_bar(axes: Axes, x: Numbers, y: Numbers, error: Numbers | None, colour: str, label: str) -> None:
     """A point of an evaluation among curves of training."""
     axes.errorbar(x, y, error, fmt="D", ms=4, capsize=3, color=colour, label=label, clip_on=False, zorder=5)
 

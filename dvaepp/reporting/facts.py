@@ -114,7 +114,7 @@ class Past(NamedTuple):
 
 
 def history(run: Run) -> list[Past]:
-    """Every evaluation of the run's folder, in order. One alone stands on the page anyway."""
+    """Every evaluation of the run's folder, in order; none where there is only one, which the page shows anyway."""
     return [_past(run, each) for each in run.history] if len(run.history) > 1 else []
 
 

@@ -46,7 +46,7 @@ def render(run: Run, samples: pictures.Sheet, reconstructions: pictures.Sheet) -
         evaluation=facts.evaluation(run),
         history=facts.history(run),
         evaluate_command=facts.evaluate_command(run),
-        curves=_drawings("curves", curves.panels([run])),
+        curves=_drawings("curves", curves.panels(run)),
         no_curves=curves.missing(run),
         kl=_drawings("kl", kl.panels(run)),
         units=_drawings("units", units.panels(run)),

@@ -4,15 +4,13 @@ import base64
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from dvaepp import data
 from dvaepp.recipes.schema import Recipe
-from dvaepp.reporting.images import png
+from dvaepp.reporting.images import png, reconstructed, sampled
 from dvaepp.reporting.run import Run
 
-SAMPLES = 100
 PAIRS = 50
 COLUMNS = 10
 
@@ -31,14 +29,13 @@ def samples(run: Run) -> Sheet:
     if run.trained is None:
         return Sheet()  # the page has told why there is no model
     per_code = run.trained.model.images_per_code
-    generator = torch.Generator(_device(run)).manual_seed(0)
     try:
-        images = run.trained.sample(SAMPLES // per_code, generator, per_code)
+        images = sampled(run.trained)
     except (ValueError, RuntimeError) as error:
         return Sheet(missing=f"No samples could be drawn: {' '.join(str(error).split())}.")
     shared = f" {per_code} in a row share a sample of the global units." if per_code > 1 else ""
     alt = f"{len(images)} images sampled from the model, {COLUMNS} to a row."
-    return Sheet(_uri(run.trained.shown(images)), alt, f"Mean images of samples from the prior.{shared}")
+    return Sheet(_uri(images), alt, f"Mean images of samples from the prior.{shared}")
 
 
 def reconstructions(run: Run, data_dir: Path | None, dataset: data.Dataset | None = None) -> Sheet:
@@ -49,9 +46,7 @@ def reconstructions(run: Run, data_dir: Path | None, dataset: data.Dataset | Non
     try:
         dataset = dataset_here(run.recipe, data_dir) if dataset is None else dataset
         x = dataset.images("test", data.subset(len(dataset.test), PAIRS))
-        generator = torch.Generator(_device(run)).manual_seed(0)
-        found = run.trained.reconstruct(x, generator).to(x)
-        pairs = torch.stack([x.reshape(found.shape), found], 1).flatten(0, 1)
+        pairs = reconstructed(run.trained, x)
     except (OSError, ValueError, RuntimeError):
         why = f"the images at {path} could not be read" if path else f"the data set {name} could not be read here"
         hint = "" if path else f" `dvaepp data check {name}` says why, `dvaepp data fetch {name}` downloads it."
@@ -60,7 +55,7 @@ def reconstructions(run: Run, data_dir: Path | None, dataset: data.Dataset | Non
     expected = run.trained.record.get("data_checksum")
     if expected and dataset.checksum != expected:
         caption += " These files are not those the run was trained on: their checksum differs."
-    return Sheet(_uri(run.trained.shown(pairs)), f"{len(x)} test images, each beside its reconstruction.", caption)
+    return Sheet(_uri(pairs), f"{len(x)} test images, each beside its reconstruction.", caption)
 
 
 def dataset_here(recipe: Recipe, data_dir: Path | None) -> data.Dataset:
@@ -68,11 +63,6 @@ def dataset_here(recipe: Recipe, data_dir: Path | None) -> data.Dataset:
     if recipe.data.path is None:
         data.check(recipe.data.name, data_dir)  # `load` would download what is missing
     return recipe.data.load(data_dir)
-
-
-def _device(run: Run) -> torch.device:
-    assert run.trained is not None
-    return run.trained.device
 
 
 def _uri(images: Tensor) -> str:

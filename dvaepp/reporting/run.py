@@ -1,4 +1,4 @@
-"""What a run directory says about itself, read with patience: a run may be young, still writing, or stopped midway."""
+"""What a run directory says of itself, whatever it lacks: a run may be young, still writing, or stopped midway."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -42,14 +42,7 @@ class Run(NamedTuple):
 
 
 class Series(NamedTuple):
-    """A number over training: both (records,)."""
-
-    steps: np.ndarray
-    values: np.ndarray
-
-
-class Vectors(NamedTuple):
-    """A list of numbers over training: steps (records,), values (records, entries)."""
+    """A number or a list of numbers over training: steps (records,), values (records,) or (records, entries)."""
 
     steps: np.ndarray
     values: np.ndarray
@@ -180,12 +173,12 @@ def series(records: Sequence[Record], key: str) -> Series:
     return Series(np.array([step for step, _ in pairs], float), np.array([value for _, value in pairs], float))
 
 
-def vectors(records: Sequence[Record], key: str) -> Vectors:
+def vectors(records: Sequence[Record], key: str) -> Series:
     """Where `key` is a list of finite numbers, as many as in the last record."""
     lists = [(record["step"], record[key]) for record in records if isinstance(record.get(key), list)]
     width = len(lists[-1][1]) if lists else 0
     good = [(step, entries) for step, entries in lists if len(entries) == width and all(map(is_number, entries))]
-    return Vectors(
+    return Series(
         np.array([step for step, _ in good], float),
         np.array([entries for _, entries in good], float).reshape(len(good), width),
     )

@@ -17,7 +17,7 @@ from dvaepp import runs
 from dvaepp.cli import main
 from dvaepp.priors.rbm import RBM
 from dvaepp.reporting import drawing, numbers, panels
-from dvaepp.reporting.figures import curves, inverse_cdf, kl, rbm, smoothing, units
+from dvaepp.reporting.figures import curves, inverse_cdf, kl, of_runs, rbm, smoothing, units
 from dvaepp.reporting.run import Run, read, series, vectors
 
 
@@ -65,7 +65,7 @@ def test_curves_are_the_metrics(trained: dict[str, Path]) -> None:
     folder = trained["rbm"]
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     training, validation = ([r for r in records if ("validation_bound" in r) == kind] for kind in (False, True))
-    made = {panel.title: _lines(panel) for panel in curves.panels([_read(folder)])}
+    made = {panel.title: _lines(panel) for panel in curves.panels(_read(folder))}
     assert len(made) == 6
     bound, rate = made["Bound and log p(x) (nats)"], made["Learning rate"]
     np.testing.assert_array_equal(bound["training"], [r["bound"] for r in training])
@@ -79,7 +79,7 @@ def test_the_evaluation_is_among_the_curves_with_its_error_bar(trained: dict[str
     run = _read(trained["rbm"])
     assert run.evaluation is not None
     axes = Figure().subplots()
-    curves.panels([run])[0].draw(axes)
+    curves.panels(run)[0].draw(axes)
     (container,) = axes.containers
     (segment,) = container.lines[2][0].get_segments()
     value, error = run.evaluation["log_likelihood"], run.evaluation["standard_error"]
@@ -228,8 +228,7 @@ def _figure(name: str, trained: dict[str, Path]) -> Figure:
         return inverse_cdf.draw()
     folders = [trained["rbm"], trained["convolutional"]]
     both = [read(folder, runs.read_recipe(folder), lambda say, run=folder: dvaepp.load(run)) for folder in folders]
-    drawn: Figure = {"curves": curves, "kl": kl, "units": units, "rbm": rbm}[name].draw(both)
-    return drawn
+    return of_runs(name, both)
 
 
 @pytest.mark.parametrize("name", ["smoothing", "inverse_cdf", "curves", "kl", "units", "rbm"])

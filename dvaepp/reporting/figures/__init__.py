@@ -1,7 +1,7 @@
 """Figures, one file each; the file's stem, with dashes, is the figure's name on the command line.
 
-Those of the paper that show data or code have a `draw(device)`, those about runs a `draw(runs)`; each returns a
-matplotlib Figure. The page of a run shows the panels of the latter.
+Those that need no run have a `draw(device)`, which returns a matplotlib Figure. Those about runs have `panels(run)`,
+which the page of a run shows too; `of_runs` puts those of several runs together.
 """
 
 import importlib
@@ -13,22 +13,23 @@ from matplotlib.figure import Figure
 
 from dvaepp.errors import UsageError
 from dvaepp.files import write_durably
+from dvaepp.reporting.panels import together
 from dvaepp.reporting.run import Run
 
 
 def save(name: str, out: Path, device: str = "cpu") -> None:
-    """Draw figure `name` and write it to `out`; the ending chooses the format."""
+    """Draw a figure that is not about runs and write it to `out`; the ending chooses the format."""
     module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
     write(module.draw(device), out)
 
 
-def save_of_runs(name: str, runs: Sequence[Run], out: Path) -> None:
-    """Draw figure `name` of runs. Those without anything to show are named."""
-    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
-    empty = [run.name for run in runs if not module.panels([run] if name == "curves" else run)]
-    if empty:
+def of_runs(name: str, runs: Sequence[Run]) -> Figure:
+    """Figure `name` of runs: curves share their panels, other figures have panels for each run."""
+    module = importlib.import_module(f"{__name__}.{name}")
+    parts = [(run.name, module.panels(run)) for run in runs]
+    if empty := [run for run, panels in parts if not panels]:
         raise UsageError(f"{', '.join(empty)}: nothing to draw for {name!r}; `dvaepp report` says what the run holds")
-    write(module.draw(runs), out)
+    return module.draw(runs) if name == "curves" else together(parts)
 
 
 def write(figure: Figure, out: Path) -> None:

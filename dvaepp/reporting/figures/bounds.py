@@ -5,6 +5,8 @@ bound with one sample; all bounds are then taken under that posterior. The sum o
 and log p(x) is so up to the noise of `DRAWS` samples.
 """
 
+from typing import NamedTuple
+
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -23,7 +25,17 @@ DRAWS, FIT_STEPS, FIT_DRAWS = 48_000, 150, 500
 BETAS = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
 SAMPLES = (1, 2, 4, 8, 16, 32, 64)
 SIDE, PIXELS = 3, 8
-Gaps = dict[float, dict[str, float | list[float]]]
+
+
+class Gaps(NamedTuple):
+    """log p(x) minus each bound, in nats: that of Sec. 5, and the relaxed one for every K of `SAMPLES`.
+
+    `mean_field` is what training uses, `exact` has the prior's sum over all states in its place.
+    """
+
+    section5: float
+    mean_field: list[float]
+    exact: list[float]
 
 
 class Toy:
@@ -71,11 +83,7 @@ class Toy:
         return (softplus(logits + b) - softplus(logits)).sum(-1) - log_p
 
 
-def gaps(toy: Toy, beta: float) -> dict[str, float | list[float]]:
-    """log p(x) minus each bound, in nats: that of Sec. 5, and for every K of `SAMPLES` the relaxed one.
-
-    "mean field" is what training uses, "exact" has the prior's sum over all states in its place.
-    """
+def gaps(toy: Toy, beta: float) -> Gaps:
     smoothing = Exponential(beta, validate_args=False)
     with torch.no_grad():
         zeta, logits = toy.draw(torch.enable_grad()(toy.fitted)(smoothing), smoothing, DRAWS)
@@ -84,11 +92,11 @@ def gaps(toy: Toy, beta: float) -> dict[str, float | list[float]]:
         relaxed = fit - relaxed_kl(toy.prior, [logits], [zeta], smoothing, toy.log_z)
         section5 = fit - boltzmann_kl(toy.prior, [logits], [zeta], smoothing, toy.log_z)
         evidence = importance_weighted(exact[:, None]).item()
-        rising = {
-            name: [evidence - importance_weighted(log_w.reshape(k, -1)).mean().item() for k in SAMPLES]
-            for name, log_w in (("mean field", relaxed), ("exact", exact))
-        }
-    return {"Sec. 5": evidence - section5.mean().item(), **rising}
+        mean_field, summed = (
+            [evidence - importance_weighted(log_w.reshape(k, -1)).mean().item() for k in SAMPLES]
+            for log_w in (relaxed, exact)
+        )
+    return Gaps(evidence - section5.mean().item(), mean_field, summed)
 
 
 def draw(device: str = "cpu") -> Figure:
@@ -97,11 +105,11 @@ def draw(device: str = "cpu") -> Figure:
     return together([("", [_by_sharpness(found), _by_samples(found)])])
 
 
-def _by_sharpness(found: Gaps) -> Panel:
+def _by_sharpness(found: dict[float, Gaps]) -> Panel:
     def fill(axes: Axes) -> None:
-        axes.plot(BETAS, [found[beta]["Sec. 5"] for beta in BETAS], "--", color=COLOURS["ink"], label="Sec. 5")
+        axes.plot(BETAS, [found[beta].section5 for beta in BETAS], "--", color=COLOURS["ink"], label="Sec. 5")
         for k, colour in zip((1, 4, 64), SERIES, strict=False):
-            curve = [_list(found[beta]["mean field"])[SAMPLES.index(k)] for beta in BETAS]
+            curve = [found[beta].mean_field[SAMPLES.index(k)] for beta in BETAS]
             axes.plot(BETAS, curve, "o-", ms=4, color=colour, label=f"relaxed, K = {k}")
         axes.set(xlabel="sharpness β", ylim=(0, None))
         legend(axes)
@@ -109,21 +117,15 @@ def _by_sharpness(found: Gaps) -> Panel:
     return Panel("log p(x) − bound (nats)", "The gaps of the bounds against the sharpness of the smoothing.", fill)
 
 
-def _by_samples(found: Gaps) -> Panel:
+def _by_samples(found: dict[float, Gaps]) -> Panel:
     def fill(axes: Axes) -> None:
         for beta, colour in zip((3.0, 8.0), SERIES, strict=False):
-            axes.plot(
-                SAMPLES, _list(found[beta]["mean field"]), "o-", ms=4, color=colour, label=f"mean field, β = {beta:g}"
-            )
-            axes.plot(SAMPLES, _list(found[beta]["exact"]), ":", color=colour, label=f"exact prior, β = {beta:g}")
+            label = f"mean field, β = {beta:g}"
+            axes.plot(SAMPLES, found[beta].mean_field, "o-", ms=4, color=colour, label=label)
+            axes.plot(SAMPLES, found[beta].exact, ":", color=colour, label=f"exact prior, β = {beta:g}")
         axes.set(xlabel="samples K", xscale="log", ylim=(0, None))
         axes.set_xticks(SAMPLES, [str(k) for k in SAMPLES])
         axes.xaxis.set_minor_locator(NullLocator())
         legend(axes)
 
     return Panel("log p(x) − relaxed bound (nats)", "The gaps of the relaxed bounds against the samples.", fill)
-
-
-def _list(value: float | list[float]) -> list[float]:
-    assert isinstance(value, list)
-    return value

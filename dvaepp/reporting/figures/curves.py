@@ -58,16 +58,16 @@ PLOTS = [
 def draw(runs: Sequence[Run]) -> Figure:
     """All runs in the same panels, a colour for each."""
     if len(runs) == 1:
-        return together([("", panels(runs))])
+        return together([("", panels(*runs))])
     names = {
         plain(run.name): Line2D([], [], color=colour) for run, colour in zip(runs, cycle(RUN_COLOURS), strict=False)
     }
     styles = {"training": (0.8, "-"), "validation": (1.5, "-"), "validation, K samples": (1.5, "--")}
     lines = {label: Line2D([], [], color=COLOURS["muted"], lw=lw, ls=ls) for label, (lw, ls) in styles.items()}
-    return together([("", panels(runs))], [names, lines])
+    return together([("", panels(*runs))], [names, lines])
 
 
-def panels(runs: Sequence[Run]) -> list[Panel]:
+def panels(*runs: Run) -> list[Panel]:
     """Those that some run has numbers for."""
     return [_panel(plot, runs) for plot in PLOTS if any(_found(plot, run) for run in runs)]
 

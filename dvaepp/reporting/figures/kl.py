@@ -1,16 +1,14 @@
 """KL of each group of latents, over training and at its end. A Boltzmann prior has one KL for all its units."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from dvaepp.reporting import numbers
 from dvaepp.reporting.drawing import LINES, bars, over_time
-from dvaepp.reporting.panels import Panel, together
-from dvaepp.reporting.run import Run, Vectors, series, vectors
+from dvaepp.reporting.panels import Panel
+from dvaepp.reporting.run import Run, Series, series, vectors
 
 
 class KLGroups(NamedTuple):
@@ -22,12 +20,8 @@ class KLGroups(NamedTuple):
     source: str
 
 
-def draw(runs: Sequence[Run]) -> Figure:
-    return together([(run.name, panels(run)) for run in runs])
-
-
 def panels(run: Run) -> list[Panel]:
-    """None where the metrics hold no KL per group; a single group needs no bars."""
+    """No panels where the metrics hold no KL per group; a single group needs no bars."""
     over, end = found(run, "training") or found(run, "validation"), last(run)
     made = [_over_time(over)] if over is not None else []
     return made + ([_final(end)] if end is not None and len(end.names) > 1 else [])
@@ -44,7 +38,7 @@ def found(run: Run, source: str) -> KLGroups | None:
     groups = vectors(records, f"{key}_per_group")
     if not groups.values.size and len(names) == 1:
         single = series(records, key)
-        groups = Vectors(single.steps, single.values[:, None])
+        groups = Series(single.steps, single.values[:, None])
     if not groups.values.size:
         return None
     width = groups.values.shape[1]

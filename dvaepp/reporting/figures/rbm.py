@@ -6,20 +6,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from dvaepp.priors.base import BoltzmannPrior
 from dvaepp.reporting import numbers
 from dvaepp.reporting.drawing import COLOURS, DIVERGING, SERIES, colour_bar, error_bar, legend, step_axis
-from dvaepp.reporting.panels import Panel, together
+from dvaepp.reporting.panels import Panel
 from dvaepp.reporting.run import Record, Run, series
 
 PIXELS = 200  # of a side of the picture of W; more units are averaged
-
-
-def draw(runs: Sequence[Run]) -> Figure:
-    return together([(run.name, panels(run)) for run in runs])
 
 
 def panels(run: Run) -> list[Panel]:
@@ -186,15 +181,8 @@ def _over_time(title: str, run: Run, records: list[Record], key: str) -> Panel:
         axes.plot(found.steps, found.values, lw=1.2, color=SERIES[0], marker="o" if len(found.steps) < 3 else "", ms=4)
         partition = (run.evaluation or {}).get("log_partition")
         if key == "log_z" and partition and run.evaluation:
-            at, value, error = (
-                np.array([number], float)
-                for number in (
-                    run.evaluation.get("steps", found.steps[-1]),
-                    partition["value"],
-                    partition["standard_error"],
-                )
-            )
-            error_bar(axes, at, value, 2 * error, COLOURS["purple"], "evaluation ± 2 s.e.")
+            at, error = run.evaluation.get("steps", found.steps[-1]), 2 * partition["standard_error"]
+            error_bar(axes, at, partition["value"], error, COLOURS["purple"], "evaluation ± 2 s.e.")
             legend(axes)
         step_axis(axes)
 

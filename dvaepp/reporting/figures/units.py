@@ -1,18 +1,11 @@
 """Active units of each group of binary global units: those whose q(z=1|x) varies over images."""
 
-from collections.abc import Sequence
-
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from dvaepp.reporting import numbers
 from dvaepp.reporting.drawing import LINES, bars, over_time
-from dvaepp.reporting.panels import Panel, together
-from dvaepp.reporting.run import Run, Vectors, vectors
-
-
-def draw(runs: Sequence[Run]) -> Figure:
-    return together([(run.name, panels(run)) for run in runs])
+from dvaepp.reporting.panels import Panel
+from dvaepp.reporting.run import Run, Series, vectors
 
 
 def last(run: Run) -> list[int]:
@@ -25,7 +18,7 @@ def last(run: Run) -> list[int]:
 
 
 def panels(run: Run) -> list[Panel]:
-    """None where no binary units were counted."""
+    """No panels where no binary units were counted."""
     final = last(run)
     if not final:
         return []
@@ -36,7 +29,7 @@ def panels(run: Run) -> list[Panel]:
     return [_over_time(over, names, sizes), _final(final, names, sizes)]
 
 
-def _over_time(found: Vectors, names: list[str], sizes: list[int]) -> Panel:
+def _over_time(found: Series, names: list[str], sizes: list[int]) -> Panel:
     def fill(axes: Axes) -> None:
         over_time(axes, found.steps, found.values, names, "active units")
         if len(names) <= LINES:
