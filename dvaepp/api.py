@@ -1,21 +1,19 @@
-"""The library in four calls: train, load, evaluate, report, for recipes and for models of one's own alike."""
+"""The library in three calls beside `runs.load`: train, evaluate, report, for recipes and for models of one's own."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from dvaepp import distributed, pretrained, recipes, runs
-from dvaepp.data import Dataset, as_dataset, subset
+from dvaepp.data import Dataset, as_dataset, names, subset
 from dvaepp.devices import usable
 from dvaepp.errors import UsageError
 from dvaepp.models.base import Model
 from dvaepp.models.trained import Trained
 from dvaepp.recipes.schema import DataConfig, OptimizerConfig, OwnConfig, Recipe, SmoothingConfig, TrainingConfig
 from dvaepp.reporting import page
-from dvaepp.reporting.images import save_grid
+from dvaepp.reporting.images import reconstructed, sampled, save_grid
 from dvaepp.reporting.run import read
 from dvaepp.training import loop
 
@@ -28,7 +26,6 @@ else:
 Beta = float | int | tuple[float | int, float | int]
 STEPS = 10_000
 SHOWN = 40  # pictures of a run: images beside their reconstructions
-SAMPLES = 100
 
 
 def train(
@@ -76,12 +73,9 @@ def train(
     }
     changes = {path: value for path, value in given.items() if value is not None} | dict(set or {})
     if beta is not None:
-        start_end = isinstance(beta, tuple | list)
-        changes["smoothing.beta"] = {"start": beta[0], "end": beta[1]} if start_end else beta  # type: ignore[index]
+        changes["smoothing.beta"] = {"start": beta[0], "end": beta[1]} if isinstance(beta, tuple | list) else beta
     own = model if isinstance(model, Model) else None
-    dataset, recipe = (
-        _for_recipe(model, data, changes) if not isinstance(model, Model) else _for_own(model, data, changes)
-    )
+    dataset, recipe = _for_recipe(model, data, changes) if own is None else _for_own(own, data, changes)
     folder = loop.train(
         recipe,
         run_dir,
@@ -111,8 +105,7 @@ def _for_recipe(recipe: Any, data: Source | None, changes: dict[str, Any]) -> tu
     if data is None:
         return None, _overridden(recipe, changes)
     dataset = as_dataset(data, likelihood=recipe.model.expected_likelihood)
-    section = _described(data, dataset)
-    return dataset, _overridden(Recipe.model_validate({**recipe.model_dump(), "data": section.model_dump()}), changes)
+    return dataset, _overridden(recipe.changed(data=_described(data, dataset)), changes)
 
 
 def _for_own(model: Model, data: Source | None, changes: dict[str, Any]) -> tuple[Dataset | None, Recipe]:
@@ -136,37 +129,11 @@ def _for_own(model: Model, data: Source | None, changes: dict[str, Any]) -> tupl
 
 def _described(data: Source, dataset: Dataset) -> DataConfig:
     """What a run's recipe says of its data: the name of a data set, a path, or only that it was given in Python."""
+    if isinstance(data, str) and data in names():
+        return DataConfig(name=data)
     if isinstance(data, str | Path):
-        from dvaepp.data import names
-
-        if isinstance(data, str) and data in names():
-            return DataConfig(name=data)
         return DataConfig(name=dataset.name, path=str(data), likelihood=dataset.likelihood)
     return DataConfig(name=dataset.name, memory=True, likelihood=dataset.likelihood)
-
-
-def load(
-    run: Path | str,
-    *,
-    model: Model | None = None,
-    which: str = "best",
-    average: bool = False,
-    device: str = "cpu",
-) -> Trained:
-    """The trained model of a run or of a shipped model's name; a run of one's own architecture needs `model`.
-
-    Choose it to use what was trained: codes, samples, reconstructions, likelihoods. `model` is a model as it was made
-    for training, and gets the weights. `average` takes the averaged weights of a run that was trained with
-    `training.average`. `dvaepp models` lists the names; a folder of the same name wins over one.
-
-    >>> dvaepp.load("mnist-rbm").sample(2).shape
-    torch.Size([2, 1, 28, 28])
-    >>> dvaepp.load("runs/rbm").sample(16).shape
-    torch.Size([16, 1, 4, 4])
-    >>> dvaepp.load("runs/own", model=model).encode(images).shape
-    torch.Size([160, 8])
-    """
-    return runs.load(run, which=which, average=average, device=device, model=model)
 
 
 def evaluate(
@@ -240,13 +207,10 @@ def _data_of(run: Path | str, data: Source | None) -> Dataset | None:
     return None if data is None else as_dataset(data, likelihood=runs.read_recipe(run).model.expected_likelihood)
 
 
-def write_pictures(trained: Trained, dataset: Dataset, folder: Path) -> None:
-    """samples.png, of the prior, and reconstructions.png, five pairs to a row, of the test images."""
-    generator = torch.Generator(trained.device).manual_seed(0)
-    per_code = trained.model.images_per_code
-    images = trained.sample(SAMPLES // per_code, generator, per_code)
-    save_grid(trained.shown(images), 10, folder / "samples.png")
+def write_pictures(trained: Trained, dataset: Dataset, folder: Path) -> list[Path]:
+    """Write samples.png, of the prior, and reconstructions.png, five pairs to a row, of the test images."""
     x = dataset.images("test", subset(len(dataset.test), SHOWN))
-    found = trained.reconstruct(x, torch.Generator(trained.device).manual_seed(0)).to(x)
-    pairs = torch.stack([x.reshape(found.shape), found], 1).flatten(0, 1)
-    save_grid(trained.shown(pairs), 10, folder / "reconstructions.png")
+    pictures = {"samples.png": sampled(trained), "reconstructions.png": reconstructed(trained, x)}
+    for name, images in pictures.items():
+        save_grid(images, 10, folder / name)
+    return [folder / name for name in pictures]

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +17,9 @@ from dvaepp.codes.bits_back import Pixels
 from dvaepp.codes.index_file import IndexFile
 from dvaepp.codes.quantize import integer_model
 from dvaepp.codes.retrieval import Quality, interval, precision_at_k, quality
-from dvaepp.data import Dataset, own, subset
+from dvaepp.data import own, subset
 from dvaepp.errors import UsageError
+from dvaepp.evaluation.pieces import IMAGES_AT_ONCE
 from dvaepp.progress import progress
 
 ARCHIVE_LIMIT = 2**30  # bytes
@@ -25,7 +27,7 @@ SHOWN = 10  # queries that a terminal or a picture shows
 
 
 class Chosen(NamedTuple):
-    """Images as a model sees them, their labels where there are any, and what to say to get them again."""
+    """Images as a model sees them, their labels where there are any, and where they can be read again."""
 
     x: Tensor
     labels: npt.NDArray[np.int64] | None
@@ -42,6 +44,7 @@ class Which(NamedTuple):
 
 
 def chosen(trained: runs.Trained, which: Which) -> Chosen:
+    """Read the images that `which` names; those at a path must have the shape that the model takes."""
     if which.path is not None:
         x = trained.recipe.data.read_images(which.path)
         if tuple(x.shape[1:]) not in (trained.model.image_shape, trained.model.sample_shape):
@@ -51,7 +54,7 @@ def chosen(trained: runs.Trained, which: Which) -> Chosen:
             )
         picked = subset(len(x), which.limit)
         return Chosen(x[picked], None, {"path": str(which.path.absolute()), "limit": which.limit})
-    dataset: Dataset = runs.dataset_of(trained.recipe, which.data_dir)
+    dataset = runs.dataset_of(trained.recipe, which.data_dir)
     picked = subset(len(dataset.split(which.split)), which.limit)
     labels = dataset.labels.get(which.split)
     found = None if labels is None else labels[picked].numpy().astype(np.int64)
@@ -76,12 +79,17 @@ def _pixels_digest(x: Tensor) -> str:
 
 def bits_of(trained: runs.Trained, x: Tensor) -> npt.NDArray[np.bool_]:
     """The most likely code of every image, (images, units)."""
-    return runs.for_each(x, trained.encode).bool().cpu().numpy()
+    return _in_pieces(x, trained.encode).bool().cpu().numpy()
 
 
 def means_of(trained: runs.Trained, x: Tensor) -> npt.NDArray[np.float64]:
     """The posterior means of every image's units, (images, units)."""
-    return runs.for_each(x, trained.code_means).double().cpu().numpy()
+    return _in_pieces(x, trained.code_means).double().cpu().numpy()
+
+
+def _in_pieces(x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """A method of a model, applied to some images at a time."""
+    return torch.cat([function(part) for part in x.split(IMAGES_AT_ONCE)])
 
 
 class SearchResult(NamedTuple):

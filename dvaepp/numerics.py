@@ -112,8 +112,7 @@ def log(x: Parameter) -> Parameter:
 
 def bernoulli_entropy(logits: Tensor) -> Tensor:
     """H of a Bernoulli variable in nats: -μ log μ - (1-μ) log(1-μ), stable at both ends; 0 for infinite logits."""
-    entropy: Tensor = _Entropy.apply(logits)
-    return entropy
+    return _Entropy.apply(logits)
 
 
 def known_signature(function: Callable[P, R]) -> Callable[P, R]:

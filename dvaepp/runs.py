@@ -15,7 +15,7 @@ from dvaepp.devices import usable
 from dvaepp.errors import UsageError, to_stderr
 from dvaepp.evaluation import log_likelihood, paired
 from dvaepp.evaluation import record as evaluations
-from dvaepp.evaluation.pieces import IMAGES_AT_ONCE, in_pieces
+from dvaepp.evaluation.pieces import in_pieces
 from dvaepp.files import appearing, write_durably
 from dvaepp.log_partition import LogPartition, log_partition
 from dvaepp.log_partition.starts import with_starts
@@ -30,7 +30,7 @@ from dvaepp.training import checkpoint
 from dvaepp.training.same_data import check_same_data
 from dvaepp.training.schedules import smoothing_at
 
-CHECKED_IMAGES = 256  # whose bits chains start from, to test log Z
+CHECKED_IMAGES = 256  # images whose bits are the starts of chains that test log Z
 
 
 def read_recipe(run_dir: Path | str) -> Recipe:
@@ -44,38 +44,50 @@ def read_recipe(run_dir: Path | str) -> Recipe:
 
 
 def load(
-    run_dir: Path | str,
+    run: Path | str,
     *,
+    model: Model | None = None,
     which: str = "best",
     average: bool = False,
     device: str = "cpu",
     say: Callable[[str], None] | None = None,
-    model: Model | None = None,
 ) -> Trained:
-    """The model of a run, or of the name of a shipped one.
+    """The trained model of a run or of a shipped model's name; a run of one's own architecture needs `model`.
 
-    It is the best checkpoint by validation, or the `last`; if that is damaged, another one, and `say` is told so.
+    Choose it to use what was trained: codes, samples, reconstructions, likelihoods. It is the checkpoint that was best
+    by validation, or the `last` one; where that is damaged it is another one, and `say` is told so, by default on
+    stderr. A run of a model of one's own stores no program: give a `model` of the same architecture, as it was made
+    for training, and it gets the weights. `average` takes the averaged weights of a run that was trained with
+    `training.average`. `dvaepp models` lists the names; a folder of the same name wins over one.
 
-    `average` takes the averaged weights in place of the trained ones, where the run has any (`training.average`).
-    A run of a `model` of one's own stores no program: give a model of the same architecture, as it was made for
-    training, and it gets the weights. Another architecture is refused by the name and the shapes of a tensor.
+    >>> dvaepp.load("mnist-rbm").sample(2).shape
+    torch.Size([2, 1, 28, 28])
+    >>> dvaepp.load("runs/rbm").sample(16).shape
+    torch.Size([16, 1, 4, 4])
+    >>> dvaepp.load("runs/own", model=model).encode(images).shape
+    torch.Size([160, 8])
     """
     if which not in ("best", "last"):
         raise UsageError(f"which must be 'best' or 'last', got {which!r}")
-    recipe = read_recipe(run_dir)
+    recipe = read_recipe(run)
     if model is None:
         recipe.model.check_buildable()
     usable(device)
-    saved = checkpoint.read(pretrained.folder(run_dir) / "checkpoints", which, device, say or to_stderr)
-    if average and not checkpoint.under("average", saved.tensors):
-        raise UsageError(f"{run_dir} has no averaged weights: train with --set training.average=0.05")
+    saved = checkpoint.read(pretrained.folder(run) / "checkpoints", which, device, say or to_stderr)
+    weights = checkpoint.under("average" if average else "model", saved.tensors)
+    if average and not weights:
+        raise UsageError(f"{run} has no averaged weights: train with --set training.average=0.05")
     if model is not None:
-        return Trained(_filled(model, saved, average).to(device), recipe, _record(saved))
+        shape = saved.record["image_shape"]
+        model.prepare(saved.record.get("sample_shape", shape), shape)
+        model.check_weights(weights)
+        return Trained(_filled(model, weights).to(device), recipe, _record(saved))
     try:
-        return Trained(_model(recipe, saved, average).to(device), recipe, _record(saved))
+        built = _filled(_built(recipe, saved.record["image_shape"], weights), weights)
     except (KeyError, TypeError, ValueError, RuntimeError, StopIteration) as error:
         reason = " ".join(str(error).split())[:200]
-        raise OSError(f"the checkpoint in {run_dir} does not hold the model of its recipe.json: {reason}") from None
+        raise OSError(f"the checkpoint in {run} does not hold the model of its recipe.json: {reason}") from None
+    return Trained(built.to(device), recipe, _record(saved))
 
 
 def _record(saved: checkpoint.Checkpoint) -> dict[str, Any]:
@@ -84,23 +96,16 @@ def _record(saved: checkpoint.Checkpoint) -> dict[str, Any]:
     return {**saved.record, evaluations.DIGEST: saved.digest, "averaged": averaged}
 
 
-def _model(recipe: Recipe, saved: checkpoint.Checkpoint, average: bool) -> Model:
-    weights = checkpoint.under("average" if average else "model", saved.tensors)
-    shape = _image_shape(recipe, saved.record["image_shape"], weights)
+def _built(recipe: Recipe, image_shape: Any, weights: dict[str, Tensor]) -> Model:
+    """The model of a recipe, untrained; the shape is what a checkpoint states."""
+    shape = _image_shape(recipe, image_shape, weights)
     budget.check(recipe, shape)
     blank = torch.zeros(shape, dtype=torch.float32, device="cpu")
-    mean = weights["train_mean"].cpu().reshape(shape) if "train_mean" in weights else blank
-    model = build_model(recipe.model, mean)
-    model = model.to(next(value.dtype for value in weights.values() if value.is_floating_point()))
-    model.load_state_dict(weights)
-    return model
+    return build_model(recipe.model, weights["train_mean"].cpu().reshape(shape) if "train_mean" in weights else blank)
 
 
-def _filled(model: Model, saved: checkpoint.Checkpoint, average: bool) -> Model:
-    """A model of one's own with the weights of a checkpoint."""
-    weights, record = checkpoint.under("average" if average else "model", saved.tensors), saved.record
-    model.prepare(record.get("sample_shape", record["image_shape"]), record["image_shape"])
-    model.check_weights(weights)
+def _filled(model: Model, weights: dict[str, Tensor]) -> Model:
+    """A model with the weights of a checkpoint, in their type."""
     model = model.to(next(value.dtype for value in weights.values() if value.is_floating_point()))
     model.load_state_dict(weights)
     return model
@@ -216,12 +221,12 @@ def evaluate(
     smoothing = None if beta == "inf" else smoothing_at(recipe.smoothing, 1.0)
     first = distributed.rank() == 0
     options = {"seed": seed, "show_progress": show_progress if first else False, **log_z_options}
-    measured, estimates = _measured(run_dir, trained, x, num_samples, smoothing, options)
+    measured, estimates = _measured(run_dir, trained, x, num_samples, smoothing, **options)
     result = measured | {
         "num_samples": num_samples,
         "num_images": len(x),
         "split": split,
-        "beta": "inf" if smoothing is None else recipe.smoothing.end,
+        "beta": "inf" if smoothing is None else recipe.smoothing.sharpness(1.0),
         "dataset": dataset.name,
         "data_checksum": dataset.checksum,
         "recipe": recipe.name,
@@ -233,11 +238,11 @@ def evaluate(
     if trained.record["averaged"]:
         other = None if model is None else copy.deepcopy(model)
         averaged = load(run_dir, average=True, device=device, say=say, model=other)
-        result["average"], each["averaged"] = _measured(run_dir, averaged, x, num_samples, smoothing, options)
+        result["average"], each["averaged"] = _measured(run_dir, averaged, x, num_samples, smoothing, **options)
     if first:
         try:
             show(result)
-        finally:  # it may have taken hours: it is kept although nobody could be shown it
+        finally:  # the result may have taken hours, so it is kept even where it could not be shown
             _keep(pretrained.folder(run_dir), result, _evaluated(recipe, trained.record), chosen, each, say)
     return result
 
@@ -248,29 +253,29 @@ def _measured(
     x: Tensor,
     num_samples: int,
     smoothing: Smoothing | Sequence[Smoothing] | None,
-    options: dict[str, Any],
+    *,
+    seed: int,
+    show_progress: bool | None,
+    **log_z_options: Any,
 ) -> tuple[dict[str, Any], Tensor]:
     """The log-likelihood of one set of weights with its own log Z, as numbers and image by image."""
     model, device = trained.model, str(trained.device)
-    seed, shown, log_z_options = options["seed"], options["show_progress"], dict(options)
-    del log_z_options["seed"]
     _check_weights(run_dir, model)
     log_z: LogPartition | None = None
     if model.boltzmann is not None:
         generator = torch.Generator(device).manual_seed(seed)
-        log_z = log_partition(model.boltzmann, "auto", generator, **log_z_options)
+        log_z = log_partition(model.boltzmann, "auto", generator, show_progress=show_progress, **log_z_options)
         if log_z.method != "exact":  # bits of images are states that the prior should know
             bits = trained.encode(x[:: math.ceil(len(x) / CHECKED_IMAGES)])
-            log_z = with_starts(model.boltzmann, log_z, bits, generator, shown)
+            log_z = with_starts(model.boltzmann, log_z, bits, generator, show_progress)
     value = distributed.from_first(log_z.value if log_z else 0.0)
 
     def estimate(images: Tensor, generator: torch.Generator) -> Tensor:
         images = images.to(model.dtype)
-        return log_likelihood(model, images, num_samples, log_z=value, smoothing=smoothing, generator=generator)[
-            :, None
-        ]
+        found = log_likelihood(model, images, num_samples, log_z=value, smoothing=smoothing, generator=generator)
+        return found[:, None]
 
-    with progress(f"log p(x), K = {num_samples}", len(x), shown) as advance:
+    with progress(f"log p(x), K = {num_samples}", len(x), show_progress) as advance:
         estimates = in_pieces(x, estimate, seed=seed, device=device, advance=advance)[:, 0]
     result = _result(estimates, log_z, x[0].numel())
     _check_result(run_dir, estimates, result)
@@ -313,7 +318,7 @@ def _keep(
 
 
 def _check_weights(run_dir: Path | str, model: Model) -> None:
-    """Before hours are spent on them."""
+    """Refuse weights that are not finite, before hours are spent on them."""
     broken = [name for name, value in model.state_dict().items() if not bool(torch.isfinite(value).all())]
     if broken:
         raise NonFiniteResult(
@@ -323,6 +328,7 @@ def _check_weights(run_dir: Path | str, model: Model) -> None:
 
 
 def _check_result(run_dir: Path | str, estimates: Tensor, result: dict[str, Any]) -> None:
+    """Refuse a log-likelihood, a log Z or an error bar that is not finite."""
     partition = result["log_partition"] or {"value": 0.0, "standard_error": 0.0}
     if all(map(math.isfinite, (result["log_likelihood"], partition["value"], partition["standard_error"]))):
         return
@@ -360,8 +366,3 @@ def _result(estimates: Tensor, log_z: LogPartition | None, num_pixels: int) -> d
         "bits_per_dim": -mean / (num_pixels * math.log(2)),
         "log_partition": partition,
     }
-
-
-def for_each(x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """Apply a method of a model to many images in pieces."""
-    return torch.cat([function(part) for part in x.split(IMAGES_AT_ONCE)])

@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from dvaepp.cli.arguments import DataDir, Debug, Device, ImagesPath, Json, Limit, RunDir, Split, argument, usable_device
+from dvaepp.cli.arguments import DataDir, Debug, Device, ImagesPath, Json, Limit, RunDir, Split, argument
 from dvaepp.errors import UsageError
 
 if TYPE_CHECKING:
-    from dvaepp.codes import Neighbours
     from dvaepp.coding import SearchResult
 
 Archive = Annotated[Path, argument("The file to write.", "FILE.npz")]
@@ -32,15 +31,12 @@ def encode(
         dvaepp encode mnist-rbm --out bits.npz
         dvaepp encode runs/demo --images my-images --out bits.npz
     """
-    from dvaepp import runs
+    from dvaepp import coding, runs
     from dvaepp.files import write_arrays
 
-    trained = runs.load(run, device=usable_device(device))
-    if images is not None:
-        x = trained.recipe.data.read_images(images)
-    else:
-        x = runs.dataset_of(trained.recipe, data_dir).images(split)
-    bits = runs.for_each(x, trained.encode).bool().cpu().numpy()
+    trained = runs.load(run, device=device)
+    found = coding.chosen(trained, coding.Which(images, split, data_dir=data_dir))
+    bits = coding.bits_of(trained, found.x)
     write_arrays(out, bits=bits)
     print(f"wrote {bits.shape[0]} codes of {bits.shape[1]} bits to {out}")
 
@@ -65,7 +61,7 @@ def index(
     from dvaepp import coding, runs
     from dvaepp.codes.index_file import write
 
-    trained = runs.load(run, device=usable_device(device))
+    trained = runs.load(run, device=device)
     made = coding.make_index(trained, coding.Which(images, split, limit, data_dir))
     write(out, made)
     print(f"wrote {len(made.index)} codes of {made.index.num_bits} bits to {out}")
@@ -98,11 +94,12 @@ def search(
     """
     from dvaepp import coding, runs
     from dvaepp.codes.index_file import read
+    from dvaepp.files import write_arrays
     from dvaepp.reporting.images import save_grid
 
     if out is not None and out.suffix not in (".npz", ".png"):
         raise UsageError(f"{out} must end in .npz or .png")
-    trained = runs.load(run, device=usable_device(device))
+    trained = runs.load(run, device=device)
     stored = read(index, memory_map=True)
     queries = coding.chosen(trained, coding.Which(images, split, limit, data_dir))
     found = coding.search(trained, stored, queries, k, threads, rerank)
@@ -110,14 +107,8 @@ def search(
         shown = coding.hits_beside_queries(trained, stored, queries.x, found.neighbours, data_dir)
         save_grid(shown, 1 + k, out)
     elif out is not None:
-        _write_hits(out, found.neighbours)
+        write_arrays(out, **found.neighbours._asdict())
     _print_hits(found, json)
-
-
-def _write_hits(out: Path, hits: "Neighbours") -> None:
-    from dvaepp.files import write_arrays
-
-    write_arrays(out, distances=hits.distances, indices=hits.indices)
 
 
 def _print_hits(found: "SearchResult", as_json: bool) -> None:

@@ -22,7 +22,7 @@ CONFIG = (tyro.conf.FlagCreatePairsOff,)
 
 def overview() -> str:
     """Every command with its summary, in groups."""
-    groups = "\n\n".join(f"{title}\n{_summaries(commands)}" for title, commands in GROUPS.items())
+    groups = "\n\n".join("\n".join([title, *map(_row, commands)]) for title, commands in GROUPS.items())
     return f"""usage: dvaepp [-h] [--version] COMMAND [ARGUMENTS ...]
 
 dvaepp {__version__}: generative models with binary latent variables (DVAE++, ICML 2018).
@@ -36,13 +36,10 @@ dvaepp {__version__}: generative models with binary latent variables (DVAE++, IC
   dvaepp report runs/demo"""
 
 
-def _summaries(commands: tuple[Command, ...]) -> str:
-    return "\n".join(_row(command.__name__, summary(command)) for command in commands)
-
-
-def _row(name: str, text: str) -> str:
+def _row(command: Command) -> str:
     column = max(map(len, COMMANDS)) + 4
-    return textwrap.fill(f"  {name}".ljust(column) + text, _width(), subsequent_indent=" " * column)
+    text = f"  {command.__name__}".ljust(column) + summary(command)
+    return textwrap.fill(text, _width(), subsequent_indent=" " * column)
 
 
 def summary(command: Command) -> str:

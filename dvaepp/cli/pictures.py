@@ -42,21 +42,16 @@ def sample(
         dvaepp sample mnist-rbm
         dvaepp sample runs/demo --rows 4 --seed 7 --pixels drawn --out drawn.png
     """
-    import torch
-
     from dvaepp import runs
-    from dvaepp.reporting.images import save_grid
+    from dvaepp.reporting.images import sampled, save_grid
 
     png_file(out)
     at_least_one("--rows", rows)
     at_least_one("--per-code", per_code)
     if not -(2**63) <= seed < 2**64:
         raise UsageError(f"--seed must be a number of at most 64 bits, got {seed}")
-    trained = runs.load(run, device=usable_device(device))
-    per_code = per_code or trained.model.images_per_code
-    generator = torch.Generator(device).manual_seed(seed)
-    images = trained.sample(-(-10 * rows // per_code), generator, per_code, mean=pixels == "mean")
-    save_grid(trained.shown(images[: 10 * rows]), 10, out)
+    trained = runs.load(run, device=device)
+    save_grid(sampled(trained, 10 * rows, per_code=per_code, seed=seed, mean=pixels == "mean"), 10, out)
     print(f"wrote {out}")
 
 
@@ -76,20 +71,14 @@ def reconstruct(
         dvaepp reconstruct mnist-rbm
         dvaepp reconstruct runs/demo --split train --rows 2 --out pairs.png
     """
-    import torch
-
-    from dvaepp import runs
-    from dvaepp.data import subset
-    from dvaepp.reporting.images import save_grid
+    from dvaepp import coding, runs
+    from dvaepp.reporting.images import reconstructed, save_grid
 
     png_file(out)
     at_least_one("--rows", rows)
-    trained = runs.load(run, device=usable_device(device))
-    dataset = runs.dataset_of(trained.recipe, data_dir)
-    x = dataset.images(split, subset(len(dataset.split(split)), 5 * rows))
-    found = trained.reconstruct(x, torch.Generator(device).manual_seed(0), mean=pixels == "mean")
-    pairs = torch.stack([x, found.to(x)], 1)
-    save_grid(trained.shown(pairs.flatten(0, 1)), 10, out)
+    trained = runs.load(run, device=device)
+    x = coding.chosen(trained, coding.Which(split=split, limit=5 * rows, data_dir=data_dir)).x
+    save_grid(reconstructed(trained, x, mean=pixels == "mean"), 10, out)
     print(f"wrote {out}")
 
 
@@ -121,17 +110,16 @@ def inpaint(
     """
     import torch
 
-    from dvaepp import runs
-    from dvaepp.data import subset
+    from dvaepp import coding, runs
     from dvaepp.evaluation.hidden import hidden_log_likelihood, seen_pixels
     from dvaepp.reporting.images import save_grid
 
     png_file(out)
     for option, value in (("--rows", rows), ("--completions", completions), ("--proposals", proposals)):
         at_least_one(option, value)
-    trained = runs.load(run, device=usable_device(device))
-    dataset = runs.dataset_of(trained.recipe, data_dir)
-    x = dataset.images(split, subset(len(dataset.split(split)), rows)).to(trained.device, trained.dtype)
+    trained = runs.load(run, device=device)
+    x = coding.chosen(trained, coding.Which(split=split, limit=rows, data_dir=data_dir)).x
+    x = x.to(trained.device, trained.dtype)
     generator = torch.Generator(device).manual_seed(0)
     seen = seen_pixels(hide, x.shape[1:], torch.Generator("cpu").manual_seed(0)).to(x.device)
     found = trained.inpaint(x, seen, generator, num_samples=completions, num_rounds=rounds, num_proposals=proposals)

@@ -22,7 +22,6 @@ from dvaepp.cli.arguments import (
     at_least_one,
     usable_device,
 )
-from dvaepp.cli.pictures import reconstruct, sample
 from dvaepp.errors import UsageError, to_stderr
 
 
@@ -110,7 +109,7 @@ def train(
         dvaepp train table2.rbm layers=2 linear=false --set training.steps=60000
         dvaepp train --resume --run-dir runs/demo
     """
-    from dvaepp import distributed, recipes, runs, training
+    from dvaepp import api, distributed, recipes, runs, training
 
     device = usable_device(device)
     if resume:
@@ -126,13 +125,10 @@ def train(
         training.train(chosen, run_dir, data_dir=data_dir, resume=resume, device=device)
         first = distributed.rank() == 0
     if first:
-        _pictures(run_dir, data_dir, device)
+        trained = runs.load(run_dir, device=device)
+        for path in api.write_pictures(trained, chosen.data.load(data_dir), run_dir / "samples"):
+            print(f"wrote {path}")
         print(run_dir)
-
-
-def _pictures(run_dir: Path, data_dir: Path | None, device: str) -> None:
-    sample(run_dir, out=run_dir / "samples" / "samples.png", device=device)
-    reconstruct(run_dir, out=run_dir / "samples" / "reconstructions.png", data_dir=data_dir, device=device)
 
 
 def evaluate(

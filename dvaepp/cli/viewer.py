@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from dvaepp.cli.arguments import DataDir, Debug, Device, RunDir, argument, usable_device
+from dvaepp.cli.arguments import DataDir, Debug, Device, RunDir, argument
 
 
 def view(
@@ -39,7 +39,7 @@ def view(
 
             webbrowser.open(address)
 
-    viewer.view(run, port=port, ready=ready, data_dir=data_dir, device=usable_device(device))
+    viewer.view(run, port=port, ready=ready, data_dir=data_dir, device=device)
 
 
 def _screen() -> bool:

@@ -65,5 +65,4 @@ def pop_image(stack: BitStack, model: IntegerModel) -> Bits:
 
 
 def _ones(network: IntegerNetwork, *bits: Bits) -> list[int]:
-    ones: list[int] = frequencies(network.logits(np.concatenate(bits))).tolist()
-    return ones
+    return frequencies(network.logits(np.concatenate(bits))).tolist()

@@ -111,7 +111,7 @@ class HammingIndex:
         self._check_candidates(mu, indices, k)
         found = np.empty(indices.shape)
         for query, rows in enumerate(indices):
-            found[query] = self._mean_distances(mu[query], rows)
+            found[query] = mu[query].sum() + unpack(self.words[rows], self.num_bits) @ (1 - 2 * mu[query])
         order = np.argsort(found, 1, kind="stable")[:, :k]
         return Neighbours(np.take_along_axis(found, order, 1), np.take_along_axis(indices, order, 1))
 
@@ -145,7 +145,10 @@ class HammingIndex:
             raise UsageError(f"k must be from 1 to the {indices.shape[1]} candidates, got {k}")
 
     def _nearest(self, queries: Words, k: int, threads: int) -> tuple[Integers, Integers]:
-        """Shares of the codes, one to a thread, and of their neighbours the nearest: shares come in order of rows."""
+        """The nearest of the neighbours that each thread finds in its share of the codes.
+
+        Shares are in the order of rows, so that of equally near codes the earlier row still comes first.
+        """
         words = self.words
         worth = 1 + words.size * len(queries) // SHARE
         bounds = np.linspace(0, len(self), min(threads, worth, len(self)) + 1).astype(int)
@@ -160,9 +163,6 @@ class HammingIndex:
         distances, rows = np.concatenate([d for d, _ in parts], 1), np.concatenate([i for _, i in parts], 1)
         order = np.argsort(distances, 1, kind="stable")[:, :k]
         return np.take_along_axis(distances, order, 1), np.take_along_axis(rows, order, 1)
-
-    def _mean_distances(self, mu: Floats, rows: Integers) -> Floats:
-        return mu.sum() + unpack(self.words[rows], self.num_bits) @ (1 - 2 * mu)
 
 
 Part = tuple[Integers, Integers]

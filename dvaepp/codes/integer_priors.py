@@ -63,8 +63,7 @@ class DirectedIntegers(IntegerPrior):
         return z
 
     def _ones(self, index: int, before: Bits) -> list[int]:
-        ones: list[int] = frequencies(self.networks[index - 1].logits(before)).tolist() if index else self.first_ones
-        return ones
+        return frequencies(self.networks[index - 1].logits(before)).tolist() if index else self.first_ones
 
     def arrays(self) -> list[npt.NDArray[np.float64]]:
         own = [self.first_logits.astype(np.float64)]
@@ -106,8 +105,7 @@ class BoltzmannIntegers(IntegerPrior):
 
     def _rest_ones(self, s: Bits) -> list[int]:
         logits = self.bias[self.rest] + self.matrix[np.ix_(self.rest, self.enumerated)] @ s
-        ones: list[int] = frequencies(logits).tolist()
-        return ones
+        return frequencies(logits).tolist()
 
     def _one(self, before: Bits) -> int:
         """Slots of 1 for the next unit of S, from the sums over all states that begin with `before`."""

@@ -39,12 +39,12 @@ class Quality(NamedTuple):
 
 
 def precision_at_k(right: npt.NDArray[np.bool_], k: int) -> Floats:
-    """Of every query, from whether each ranked item is right, (queries, ranks)."""
+    """The precision of every query, from whether each of its ranked items is right, (queries, ranks)."""
     return right[:, :k].mean(1, dtype=np.float64)
 
 
 def average_precision(right: npt.NDArray[np.bool_]) -> Floats:
-    """Of every query, from a ranking of all items, (queries, items); zero where nothing is right."""
+    """The average precision of every query, from a ranking of all items, (queries, items); zero if none is right."""
     ranks = np.arange(1, right.shape[1] + 1, dtype=np.float64)
     precisions = np.cumsum(right, 1, dtype=np.float64) / ranks
     return (precisions * right).sum(1) / np.maximum(right.sum(1), 1)

@@ -13,7 +13,7 @@ from types import ModuleType
 from dvaepp.data import store
 from dvaepp.data.base import DataError, Dataset, File, Likelihood, NoNetwork, subset
 from dvaepp.data.memory import Source, as_dataset
-from dvaepp.data.reading import as_size
+from dvaepp.data.parts import Options
 from dvaepp.errors import UsageError
 
 __all__ = [
@@ -68,8 +68,7 @@ def image_shape(name: str) -> tuple[int, int, int]:
     >>> image_shape("cifar10")
     (3, 32, 32)
     """
-    shape: tuple[int, int, int] = _member(name).SHAPE
-    return shape
+    return _member(name).SHAPE
 
 
 def files(name: str) -> list[File]:
@@ -80,8 +79,7 @@ def files(name: str) -> list[File]:
     >>> [file.path for file in files("demo")]
     ['demo/mnist_5k.csv.gz']
     """
-    needed: list[File] = _member(name).FILES
-    return needed
+    return _member(name).FILES
 
 
 def sizes(name: str) -> tuple[int, int, int]:
@@ -92,8 +90,7 @@ def sizes(name: str) -> tuple[int, int, int]:
     >>> sizes("cifar10")
     (45000, 5000, 10000)
     """
-    found: tuple[int, int, int] = _member(name).SIZES
-    return found
+    return _member(name).SIZES
 
 
 def load(
@@ -118,9 +115,7 @@ def load(
         from dvaepp.data import own
 
         called = Path(path).stem if name in names() else name
-        return own.load(
-            store.expanded(path), called, likelihood, as_size(resize), None if white is None else float(white)
-        )
+        return own.load(store.expanded(path), called, Options.of(likelihood, resize, white))
     found = obtain(name, data_dir)
     try:
         dataset: Dataset = _member(name).read(found)
@@ -143,7 +138,7 @@ def obtain(name: str, data_dir: Path | str | None = None) -> list[store.Found]:
     roots = store.folders(data_dir)
     found = []
     with store.permitted():
-        for file in _member(name).FILES:
+        for file in files(name):
             held = store.held(file, roots)
             found.append(
                 store.verified(name, held) if held else store.download(name, file, root=store.cache_dir(), roots=roots)
@@ -161,7 +156,7 @@ def here(name: str, data_dir: Path | str | None = None) -> bool:
     """
     roots = store.folders(data_dir)
     with store.permitted():
-        return all(store.held(file, roots) for file in _member(name).FILES)
+        return all(store.held(file, roots) for file in files(name))
 
 
 def stand_in(name: str, data_dir: Path | str | None = None) -> bool:
@@ -174,7 +169,7 @@ def stand_in(name: str, data_dir: Path | str | None = None) -> bool:
     """
     roots = store.folders(data_dir)
     with store.permitted():
-        return any(item.form.stand_in for file in _member(name).FILES for item in store.held(file, roots))
+        return any(item.form.stand_in for file in files(name) for item in store.held(file, roots))
 
 
 def fetch(name: str, data_dir: Path | str | None = None) -> list[Path]:
@@ -187,12 +182,11 @@ def fetch(name: str, data_dir: Path | str | None = None) -> list[Path]:
     >>> [path.name for path in fetch("demo")]
     ['mnist_5k.csv.gz']
     """
-    member = _member(name)
     roots = store.folders(data_dir)
     target = roots[0] if data_dir else store.cache_dir()
     paths = []
     with store.permitted():
-        for file in member.FILES:
+        for file in files(name):
             held = [item for item in store.held(file, roots) if not item.form.stand_in]
             root = held[0].root if held else target
             paths.append((store.intact(held) or store.download(name, file, root, roots)).path)
@@ -207,12 +201,11 @@ def check(name: str, data_dir: Path | str | None = None) -> list[Path]:
     >>> [path.name for path in check("demo")]
     ['mnist_5k.csv.gz']
     """
-    member = _member(name)
     roots = store.folders(data_dir)
     store.forget()
     paths = []
     with store.permitted():
-        for file in member.FILES:
+        for file in files(name):
             held = store.held(file, roots)
             if not held:
                 raise store.missing(name, file, roots)

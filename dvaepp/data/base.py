@@ -21,6 +21,7 @@ from dvaepp.data.mapped import Mapped
 from dvaepp.errors import UsageError
 
 Numbers = Float[Tensor, "_ channels height width"]
+Stored = Pixels | Numbers | Mapped
 Seen = Float[Tensor, "_ *sample"]
 Indices = Int[Tensor, " images"]
 Likelihood = Literal["bernoulli", "logistic_mixture", "gaussian"]
@@ -88,9 +89,9 @@ class Dataset:
     name: str  # as shown in every output
     image_shape: tuple[int, int, int]  # channels, height, width
     likelihood: Likelihood
-    train: Pixels | Numbers | Mapped  # 0/1 when binary, 0..255 when grey or colour
-    validation: Pixels | Numbers | Mapped  # bernoulli: 0/1, fixed; others: 0..255
-    test: Pixels | Numbers | Mapped
+    train: Stored  # 0/1 when binary, 0..255 when grey or colour
+    validation: Stored  # bernoulli: 0/1, fixed; others: 0..255
+    test: Stored
     dynamic: bool  # training images are grey and binarised anew each time they are drawn
     labels: dict[str, Tensor] = field(default_factory=dict)  # per split, where they exist
     checksum: str = ""  # sha256 over the sha256 of the files it was read from, in order of reading
@@ -117,14 +118,13 @@ class Dataset:
             if self.likelihood == "bernoulli" and not (name == "train" and self.dynamic) and images.max() > 1:
                 raise ValueError(f"its {name} images have other values than 0 and 1")
 
-    def split(self, name: str) -> Pixels | Numbers | Mapped:
+    def split(self, name: str) -> Stored:
         """The fixed images of "train", "validation" or "test"; a dynamic train is binarised with a fixed seed."""
         if name not in SEEDS:
             raise UsageError(f"unknown split {name!r}; expected one of {', '.join(SEEDS)}")
         if name == "train" and self.dynamic:
             return self._train_once
-        images: Pixels | Numbers | Mapped = getattr(self, name)
-        return images
+        return getattr(self, name)
 
     def batch(self, indices: Indices, generator: torch.Generator) -> Seen:
         """Training images as the model sees them; dynamic ones are drawn with the generator."""

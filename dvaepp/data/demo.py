@@ -5,7 +5,7 @@ import warnings
 
 import numpy as np
 
-from dvaepp.data.base import Dataset, File, grey_dataset, shuffled
+from dvaepp.data.base import SEEDS, Dataset, File, grey_dataset, shuffled
 from dvaepp.data.formats import class_numbers, pixels
 from dvaepp.data.store import Found, contents
 
@@ -33,8 +33,6 @@ def read(found: list[Found]) -> Dataset:
     if rows.shape != (5000, 785):
         raise ValueError(f"expected 5000 rows of 784 pixels and a label, found {rows.shape}")
     rows = rows[shuffled(5000).numpy()]  # the file is sorted by class
-    train, validation, test = pixels(rows[:, :784], 28, 28).split([4000, 500, 500])
-    labels = class_numbers(rows[:, 784]).split([4000, 500, 500])
-    return grey_dataset(
-        "demo", train, validation, test, dict(zip(("train", "validation", "test"), labels, strict=True))
-    )
+    train, validation, test = pixels(rows[:, :784], 28, 28).split(SIZES)
+    labels = dict(zip(SEEDS, class_numbers(rows[:, 784]).split(SIZES), strict=True))
+    return grey_dataset("demo", train, validation, test, labels)

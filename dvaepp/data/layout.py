@@ -22,7 +22,8 @@ def as_images(array: Array, where: str, flat: bool = False) -> Array:
         return array[..., None]
     if array.ndim == 4:
         return _with_channels(array, where)
-    raise UsageError(f"{where} has shape {array.shape}; expected {SHAPES}{_one_image(array)}")
+    hint = "; one image alone is image[None]" if array.ndim < 2 else ""
+    raise UsageError(f"{where} has shape {array.shape}; expected {SHAPES}{hint}")
 
 
 def _rows(array: Array, where: str, flat: bool) -> Array:
@@ -47,7 +48,3 @@ def _with_channels(array: Array, where: str) -> Array:
         return array
     hint = "; leave out the fourth channel, which is transparency" if 4 in (array.shape[1], array.shape[3]) else ""
     raise UsageError(f"{where} has shape {array.shape}; expected {SHAPES}{hint}")
-
-
-def _one_image(array: Array) -> str:
-    return "; one image alone is image[None]" if array.ndim < 2 else ""

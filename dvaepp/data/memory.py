@@ -16,13 +16,13 @@ from dvaepp.data.base import Dataset, Likelihood
 from dvaepp.data.formats import Array
 from dvaepp.data.layout import as_images
 from dvaepp.data.parts import Options, Part, dataset
-from dvaepp.data.reading import as_size, pieces
+from dvaepp.data.reading import pieces
 from dvaepp.errors import UsageError
 
 if TYPE_CHECKING:
     Source = Tensor | Array | TorchDataset[Any] | Dataset | Path | str
 else:
-    Source = Any  # what is something else is refused with a remedy, also where types are checked at run time
+    Source = Any  # anything else is refused below with a remedy, which a check of types would forestall
 TAKEN = "a tensor, a NumPy array, a torch Dataset, or the path of a folder, an .npy, .npz or IDX file"
 
 
@@ -53,7 +53,7 @@ def as_dataset(
     """
     if isinstance(data, Dataset):
         return data
-    options = Options(likelihood, as_size(resize), None if white is None else float(white))
+    options = Options.of(likelihood, resize, white)
     if isinstance(data, str | Path):
         return _at(data, options, name)
     part = _part(data, "data", options)
@@ -74,7 +74,7 @@ def _at(path: Path | str, options: Options, name: str | None) -> Dataset:
     if not os.path.lexists(place):
         known = f", and no data set has this name: there are {', '.join(sorted(names()))}"
         raise UsageError(f"there is no file or folder {place}{known if isinstance(path, str) else ''}")
-    return own.load(place, name or place.stem, *options)
+    return own.load(place, name or place.stem, options)
 
 
 def _part(data: Any, where: str, options: Options) -> Part:

@@ -48,5 +48,4 @@ def read(found: list[Found]) -> Dataset:
 def _grey(values: Array) -> Array:
     if not (values.min() >= 0 and values.max() <= 1):  # also refuses nan
         raise ValueError(f"it has grey values from {values.min()} to {values.max()}; expected [0, 1]")
-    grey: Array = np.rint(values * 255.0)
-    return grey
+    return np.rint(values * 255.0)

@@ -14,11 +14,10 @@ from typing import NamedTuple
 from torch import Tensor
 
 from dvaepp.data import arrays, folder, idx
-from dvaepp.data.base import DataError, Dataset, Likelihood, Seen, binarise_once, seen
+from dvaepp.data.base import DataError, Dataset, Seen, binarise_once, seen
 from dvaepp.data.formats import Array, class_numbers
 from dvaepp.data.layout import as_images
 from dvaepp.data.parts import Options, Part, dataset, whole
-from dvaepp.data.reading import Size
 from dvaepp.data.store import permitted, reason
 from dvaepp.errors import UsageError
 
@@ -33,28 +32,18 @@ class _Found(NamedTuple):
     digests: list[str]
 
 
-def load(
-    path: Path,
-    name: str,
-    likelihood: Likelihood = "bernoulli",
-    resize: Size | None = None,
-    white: float | None = None,
-) -> Dataset:
+def load(path: Path, name: str, options: Options) -> Dataset:
     """Read the images at `path` as a data set called `name`; its `summary` says what was read and how."""
-    options = Options(likelihood, resize, white)
     found = _read(path, options)
     checksum = hashlib.sha256("".join(found.digests).encode()).hexdigest()
     return dataset(found.images, options, name, checksum, test=0.1 if found.test is None else found.test)
 
 
-def read_images(
-    path: Path, likelihood: Likelihood = "bernoulli", resize: Size | None = None, white: float | None = None
-) -> Seen:
+def read_images(path: Path, options: Options) -> Seen:
     """All images at `path` in their order, as a model sees them; grey ones are binarised once with a fixed seed."""
-    options = Options(likelihood, resize, white)
     images = whole(_read(path, options).images, options)
-    grey = likelihood == "bernoulli" and not images.binary
-    return seen((binarise_once(images.pixels, "test") if grey else images.pixels).float(), likelihood)
+    grey = options.likelihood == "bernoulli" and not images.binary
+    return seen((binarise_once(images.pixels, "test") if grey else images.pixels).float(), options.likelihood)
 
 
 def read_binary(path: Path) -> Seen:

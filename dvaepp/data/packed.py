@@ -1,4 +1,4 @@
-"""Bytes out of packed files: whatever a header says, never more than a limit, and nothing is written.
+"""Reads packed files: never more bytes than a limit, whatever a header says, and nothing is written to disk.
 
 A kilobyte of gzip, xz or zip may unpack to a gigabyte, and a header may announce any size: readers here stop.
 """
@@ -46,7 +46,7 @@ class Sips:
 
 
 def sips(stream: Any, limit: int) -> Any:
-    """`Sips` for those who ask for a file: tarfile and zipfile read, seek and tell, no more."""
+    """`Sips` in place of a file: tarfile and zipfile only read, seek and tell."""
     return Sips(stream, limit)
 
 

@@ -1,4 +1,4 @@
-"""From images as they were found to a data set: read by one rule, split, and told about in one line."""
+"""Makes a data set of images: reads them by one rule, splits them, and says in one line what was done."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from torch import Tensor
 from dvaepp.data.base import SEEDS, Dataset, Likelihood, binarise_once, shuffled
 from dvaepp.data.formats import Array, Pixels
 from dvaepp.data.mapped import Mapped
-from dvaepp.data.reading import Reading, Size, as_numbers, pieces, reading
+from dvaepp.data.reading import Reading, Size, as_numbers, as_size, pieces, reading
 from dvaepp.errors import UsageError
 
 MINIMUM = 10  # a split of 80/10/10 then leaves no part empty
@@ -22,6 +22,13 @@ class Options(NamedTuple):
     likelihood: Likelihood = "bernoulli"
     resize: Size | None = None
     white: float | None = None
+
+    @classmethod
+    def of(
+        cls, likelihood: Likelihood, resize: int | str | tuple[int, int] | None, white: float | int | None
+    ) -> "Options":
+        """Options in the forms that `as_dataset` takes."""
+        return cls(likelihood, as_size(resize), None if white is None else float(white))
 
 
 class Part(NamedTuple):
@@ -65,9 +72,7 @@ def dataset(
     sources = {split: each if isinstance(each, Part) else part for split, each in parts.items()}
     dynamic = options.likelihood == "bernoulli" and not how.binary
     images = {
-        split: _images(
-            sources[split].images, orders.get(split), how, SEEDS[split] if dynamic and split != "train" else None
-        )
+        split: _images(sources[split].images, orders.get(split), how, split if dynamic and split != "train" else None)
         for split in SEEDS
     }
     labels = {split: _labels(sources[split].labels, orders.get(split)) for split in SEEDS}
@@ -100,7 +105,7 @@ def _orders(size: int, where: str, validation: float | int | Part, test: float |
     shares = {"validation": validation, "test": test}
     counts = {split: int(size * share + 1e-9) for split, share in shares.items() if not isinstance(share, Part)}
     left = size - sum(counts.values())
-    if min(left, *counts.values(), left) < 1:
+    if min([left, *counts.values()]) < 1:
         told = " and ".join(f"{shares[split]:g} for {split}" for split in counts)
         few = f"a split into three parts needs at least {MINIMUM}"
         raise UsageError(
@@ -111,16 +116,13 @@ def _orders(size: int, where: str, validation: float | int | Part, test: float |
     return dict(zip(("train", *counts), np.split(order, cuts), strict=True))
 
 
-def _images(images: Array, order: Array | None, how: Reading, seed: int | None) -> Tensor | Mapped:
+def _images(images: Array, order: Array | None, how: Reading, binarised: str | None) -> Tensor | Mapped:
+    """The images that `order` names; those of the split `binarised` become bits by the seed of that split."""
     order = np.arange(len(images)) if order is None else order
     if isinstance(images, np.memmap):
-        return Mapped(images, order, how, seed)
+        return Mapped(images, order, how, None if binarised is None else SEEDS[binarised])
     pixels = torch.from_numpy(_converted(images, order, how))
-    return pixels if seed is None else binarise_once(pixels, _split(seed))
-
-
-def _split(seed: int) -> str:
-    return next(split for split, each in SEEDS.items() if each == seed)
+    return pixels if binarised is None else binarise_once(pixels, binarised)
 
 
 def _converted(images: Array, order: Array, how: Reading) -> Array:

@@ -43,9 +43,9 @@ class ModelConfig(Config):
         """Whether its prior is a Boltzmann machine, with chains and a log Z."""
 
     @property
-    @abstractmethod
     def num_couplings(self) -> int:
-        """How many numbers the couplings of an undirected prior take; 0 for a directed prior."""
+        """How many numbers the couplings of an undirected prior take; 0 for a directed prior, or if nobody can say."""
+        return 0
 
     @property
     @abstractmethod
@@ -53,9 +53,9 @@ class ModelConfig(Config):
         """Sizes of the groups of binary global units; empty where there are none."""
 
     @property
-    @abstractmethod
     def smoothed_groups(self) -> int:
         """Groups of units that are smoothed: global ones first, then local ones."""
+        return len(self.unit_groups)
 
     @property
     @abstractmethod
@@ -81,17 +81,17 @@ class ModelConfig(Config):
         """The path of the field that decides the size of one of the model's modules, for messages."""
         return f"model.{module}"
 
-    @abstractmethod
     def for_images(self, likelihood: Reading | None, resize: str | None) -> "Self":
         """The section for a user's own images, which are read for `likelihood`, or by default for the model's own."""
+        return self
 
     @abstractmethod
     def check_training(self, training: "TrainingConfig", estimated: bool) -> None:
         """Refuse training that this kind of model cannot do; `estimated` says that a gradient estimator trains it."""
 
-    @abstractmethod
     def misfit(self, shape: tuple[int, int, int], pixels: int | None = None) -> str:
         """Why the model cannot take images of this shape, or "" if it can; `pixels` is the number in saved weights."""
+        return ""
 
     def check_buildable(self) -> None:
         """Refuse a model that only its user's program can make."""
@@ -130,10 +130,6 @@ class FeedForwardConfig(ModelConfig):
     @property
     def unit_groups(self) -> list[int]:
         return list(self.groups)
-
-    @property
-    def smoothed_groups(self) -> int:
-        return len(self.groups)
 
     @property
     def expected_likelihood(self) -> Reading:
@@ -215,7 +211,7 @@ class ConvolutionalConfig(ModelConfig):
     local_channels: Annotated[int, Field(ge=1, le=1000)] = 32
     local_groups: Annotated[int, Field(ge=1, le=128)] = 16
     conditional: bool = True
-    likelihood: Literal["bernoulli", "logistic_mixture"] = "bernoulli"
+    likelihood: Likelihood = "bernoulli"
 
     @property
     def undirected(self) -> bool:
@@ -292,8 +288,9 @@ class ConvolutionalConfig(ModelConfig):
         if self.global_kind != "none":
             top = self._walk("down2", size, self.down2)
             if top != 1:
+                missing = top.bit_length() - 1
                 raise ValueError(
-                    f"down2 must end at 1 x 1, and ends at {top} x {top}: {_doublings(top)} more of its blocks need a d"
+                    f"down2 must end at 1 x 1, and ends at {top} x {top}: {missing} more of its blocks need a d"
                 )
             up = self._walk("upsample", 1, self.upsample)
             if up != size:
@@ -326,10 +323,6 @@ class ConvolutionalConfig(ModelConfig):
             elif block.endswith("u"):
                 size *= 2
         return size
-
-
-def _doublings(size: int) -> int:
-    return size.bit_length() - 1
 
 
 class OwnConfig(ModelConfig):
@@ -365,10 +358,6 @@ class OwnConfig(ModelConfig):
         return self.boltzmann
 
     @property
-    def num_couplings(self) -> int:
-        return 0
-
-    @property
     def unit_groups(self) -> list[int]:
         return list(self.group_sizes) if self.binary_code else []
 
@@ -389,12 +378,6 @@ class OwnConfig(ModelConfig):
             raise ValueError(
                 "gradient estimators train the feed-forward models of recipes; this model needs a smoothing"
             )
-
-    def for_images(self, likelihood: Reading | None, resize: str | None) -> "Self":
-        return self
-
-    def misfit(self, shape: tuple[int, int, int], pixels: int | None = None) -> str:
-        return ""
 
     def check_buildable(self) -> None:
         raise UsageError(

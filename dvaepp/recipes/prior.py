@@ -51,20 +51,20 @@ class PriorConfig(FamilyConfig):
     @model_validator(mode="after")
     def _makeable(self) -> "PriorConfig":
         """Refuse what the member would refuse when it is built, by building a small one."""
-        self.make([2, 2], _no_network)
+        from torch import nn
+
+        self.make([2, 2], lambda inputs, outputs: nn.Identity())
         return self
 
     @property
     def kind(self) -> "Kind":
         """Undirected or directed: which objectives train it."""
-        found: Kind = self.members()[self.name].kind
-        return found
+        return self.members()[self.name].kind
 
     @property
     def min_units(self) -> int:
         """The fewest units it can be made for."""
-        found: int = self.members()[self.name].min_units
-        return found
+        return self.members()[self.name].min_units
 
     def num_couplings(self, num_units: int) -> int:
         """Numbers that the couplings of so many units are stored in; a directed prior has none."""
@@ -72,11 +72,4 @@ class PriorConfig(FamilyConfig):
 
     def make(self, group_sizes: Sequence[int], network: "Network") -> "Prior":
         """The prior for groups of these sizes; `network` makes networks from numbers of inputs and outputs."""
-        made: Prior = self.members()[self.name].for_groups(group_sizes, network, **self.parameters)
-        return made
-
-
-def _no_network(inputs: int, outputs: int) -> Any:
-    from torch import nn
-
-    return nn.Identity()
+        return self.members()[self.name].for_groups(group_sizes, network, **self.parameters)

@@ -33,10 +33,11 @@ def _relaxed(method: str, smoothing: str, about: str, objective: Objective = "re
         elif beta is None:
             beta = BETA.get(layers, BETA_OF_MORE_LAYERS)
         parameters = {"scale": beta**-0.5} if smoothing == "gaussian" else {"beta": beta}
-        tree = table2.rbm(dataset=dataset, layers=layers, linear=linear, seed=seed).model_dump(mode="json")
-        tree["training"] |= {"objective": objective, "importance_samples": samples}
-        made = SmoothingConfig.of(smoothing, **parameters).model_dump(mode="json")
-        return Recipe.model_validate(tree | {"name": f"relaxed.{method}", "smoothing": made})
+        return table2.rbm(dataset=dataset, layers=layers, linear=linear, seed=seed).changed(
+            name=f"relaxed.{method}",
+            smoothing=SmoothingConfig.of(smoothing, **parameters),
+            training={"objective": objective, "importance_samples": samples},
+        )
 
     recipe.__name__, recipe.__doc__ = method, about
     return recipe
@@ -65,6 +66,5 @@ def averaged(
     dataset: str = "mnist_static", layers: int = 1, linear: bool = True, beta: float | None = None, seed: int = 0
 ) -> Recipe:
     """Table 2's `table2.rbm`, with a second set of weights averaged over 5 % of the schedule."""
-    tree = table2.rbm(dataset, layers, linear, beta, seed).model_dump(mode="json")
-    tree["training"]["average"] = AVERAGE
-    return Recipe.model_validate(tree | {"name": "relaxed.averaged"})
+    recipe = table2.rbm(dataset, layers, linear, beta, seed)
+    return recipe.changed(name="relaxed.averaged", training={"average": AVERAGE})

@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,6 +15,7 @@ from dvaepp.recipes.config import Config
 from dvaepp.recipes.models import ConvolutionalConfig as ConvolutionalConfig
 from dvaepp.recipes.models import FeedForwardConfig as FeedForwardConfig
 from dvaepp.recipes.models import OwnConfig as OwnConfig
+from dvaepp.recipes.prior import A
 from dvaepp.recipes.smoothing import AnnealedConfig as AnnealedConfig
 from dvaepp.recipes.smoothing import SmoothingConfig as SmoothingConfig
 
@@ -99,12 +101,12 @@ class DataConfig(Config):
     def read_images(self, path: Path | str) -> "Tensor":
         """Other images at `path`, all of them in their order, as a model trained on this data sees them."""
         from dvaepp.data import own
-        from dvaepp.data.reading import as_size
+        from dvaepp.data.parts import Options
 
-        likelihood, shape = self.likelihood or "bernoulli", self.image_shape()
-        if shape is not None and shape[0] == 3:
-            likelihood = "logistic_mixture"
-        return own.read_images(Path(path), likelihood, as_size(self.resize), self.white)
+        shape = self.image_shape()
+        colour = shape is not None and shape[0] == 3
+        likelihood = "logistic_mixture" if colour else self.likelihood or "bernoulli"
+        return own.read_images(Path(path), Options.of(likelihood, self.resize, self.white))
 
 
 def _kind(value: Any) -> str:
@@ -120,6 +122,8 @@ AnyModel = Annotated[
 
 
 class DecayConfig(Config):
+    """Multiply the rate by `factor` once the share `at` of the steps is done."""
+
     at: Fraction
     factor: Annotated[float, Field(gt=0, le=1)]
 
@@ -144,6 +148,12 @@ class OptimizerConfig(Config):
     plateau: PlateauConfig | None = None
 
 
+def _member(kind: str, name: str, members: Mapping[str, Any]) -> Any:
+    if name not in members:
+        raise ValueError(f"no {kind} called {name[:40]!r}; there are {', '.join(sorted(members))}")
+    return members[name]
+
+
 class ChainsConfig(Config):
     """Persistent chains behind the gradient of log Z (App. E), and the sampler that moves them, by its file's stem.
 
@@ -160,15 +170,13 @@ class ChainsConfig(Config):
     def _makeable(self) -> "ChainsConfig":
         from dvaepp.samplers import MEMBERS
 
-        if self.sampler not in MEMBERS:
-            raise ValueError(f"no sampler called {self.sampler[:40]!r}; there are {', '.join(sorted(MEMBERS))}")
-        known = {field.name: field.default for field in dataclasses.fields(MEMBERS[self.sampler])}
+        known = {field.name: field.default for field in dataclasses.fields(_member("sampler", self.sampler, MEMBERS))}
         simple = [name for name, default in known.items() if isinstance(default, int | str)]
         for key, value in self.options.items():
             if key not in simple:
                 raise ValueError(f"options: {self.sampler} takes {' and '.join(simple) or 'none'}, not {key[:40]!r}")
             if type(value) is not type(known[key]):
-                raise ValueError(f"options.{key} is {_A[type(known[key])]}, not {str(value)[:40]!r}")
+                raise ValueError(f"options.{key} is {A[type(known[key])]}, not {str(value)[:40]!r}")
         self.make()
         return self
 
@@ -177,11 +185,7 @@ class ChainsConfig(Config):
         from dvaepp.samplers import MEMBERS
 
         member: Any = MEMBERS[self.sampler]
-        made: Sampler = member(**self.options)
-        return made
-
-
-_A = {int: "a whole number", str: "a name"}
+        return member(**self.options)
 
 
 Objective = Literal["boltzmann", "rolfe", "relaxed", "gaussian_integral", "joint", "marginal"]
@@ -233,9 +237,7 @@ class EstimatorConfig(Config):
 
         from dvaepp.estimators import MEMBERS
 
-        if self.name not in MEMBERS:
-            raise ValueError(f"no estimator called {self.name[:40]!r}; there are {', '.join(sorted(MEMBERS))}")
-        member: Any = MEMBERS[self.name]
+        member = _member("estimator", self.name, MEMBERS)
         known = {n: p.annotation for n, p in inspect.signature(member).parameters.items() if p.kind is p.KEYWORD_ONLY}
         own_noise = {"generator": torch.Generator("cpu")} if known.pop("generator", None) else {}
         for key, value in self.options.items():
@@ -307,12 +309,15 @@ class Recipe(Config):
         budget.check_early(self)
         return self
 
+    def changed(self, **changes: Any) -> "Recipe":
+        """A copy with other fields, checked again; a dictionary changes only the fields of a section that it names."""
+        tree = self.model_dump()
+        changed = {name: {**tree[name], **new} if isinstance(new, dict) else new for name, new in changes.items()}
+        return Recipe.model_validate(tree | changed)
+
     def without_path(self) -> "Recipe":
         """The same without the path of one's own images, as if they had been given in Python."""
-        if self.data.path is None:
-            return self
-        given = self.data.model_copy(update={"path": None, "memory": True})
-        return Recipe.model_validate({**self.model_dump(), "data": given.model_dump()})
+        return self if self.data.path is None else self.changed(data={"path": None, "memory": True})
 
     def _read_for_model(self) -> None:
         """Make the likelihoods of the model and of the user's own images agree.

@@ -109,14 +109,6 @@ class SmoothingConfig(FamilyConfig):
         values = [next(iter(parameters.values())) for parameters in self.at(t)]
         return values[0] if self.num_groups is None else values
 
-    @property
-    def start(self) -> Sharpness:
-        return self.sharpness(0.0)
-
-    @property
-    def end(self) -> Sharpness:
-        return self.sharpness(1.0)
-
 
 def _single(name: str, key: str, value: Any) -> Value:
     if isinstance(value, AnnealedConfig):

@@ -64,9 +64,8 @@ def _ours(name: str, objective: Literal["joint", "marginal"], dataset: str, line
     return _recipe(name, dataset, linear, seed, objective=objective, smoothing=smoothing, optimizer=optimizer)
 
 
-def _estimated(
-    name: str, estimator: str, dataset: str, linear: bool, seed: int, layers: int = 1, **options: Any
-) -> Recipe:
+def _estimated(name: str, dataset: str, linear: bool, seed: int, layers: int = 1, **options: Any) -> Recipe:
+    """A recipe that is named after its estimator."""
     return _recipe(
         name,
         dataset,
@@ -75,7 +74,7 @@ def _estimated(
         smoothing=SmoothingConfig.of("binary"),
         optimizer=ADAM,
         layers=layers,
-        estimator=EstimatorConfig(name=estimator, options=options),
+        estimator=EstimatorConfig(name=name.partition(".")[2], options=options),
     )
 
 
@@ -91,19 +90,19 @@ def marginal(dataset: str = "mnist_static", linear: bool = True, seed: int = 0) 
 
 def nvil(dataset: str = "mnist_static", linear: bool = True, seed: int = 0) -> Recipe:
     """Table 1, "NVIL": score function with input-dependent and running baselines."""
-    return _estimated("table1.nvil", "nvil", dataset, linear, seed)
+    return _estimated("table1.nvil", dataset, linear, seed)
 
 
 def muprop(dataset: str = "mnist_static", linear: bool = True, seed: int = 0) -> Recipe:
     """Table 1, "MuProp": a Taylor expansion at the mean as control variate."""
-    return _estimated("table1.muprop", "muprop", dataset, linear, seed)
+    return _estimated("table1.muprop", dataset, linear, seed)
 
 
 def rebar(dataset: str = "mnist_static", linear: bool = True, seed: int = 0) -> Recipe:
     """Table 1, "REBAR": a Concrete control variate with learned temperature and scale."""
-    return _estimated("table1.rebar", "rebar", dataset, linear, seed)
+    return _estimated("table1.rebar", dataset, linear, seed)
 
 
 def concrete(dataset: str = "mnist_static", linear: bool = True, seed: int = 0) -> Recipe:
     """Table 1, "Concrete": relaxed posterior and prior at temperature 0.5 (biased for the binary model)."""
-    return _estimated("table1.concrete", "concrete", dataset, linear, seed)
+    return _estimated("table1.concrete", dataset, linear, seed)

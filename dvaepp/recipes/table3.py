@@ -24,7 +24,6 @@ from dvaepp.recipes.schema import (
 
 EPOCHS = 400
 BATCH = 100
-OMNIGLOT: dict[str, Any] = {}  # the defaults of the schema
 CALTECH: dict[str, Any] = {
     "down1": ("8d", "8d"),
     "down2": ("8d", "16d", "16d"),
@@ -43,7 +42,7 @@ CIFAR10: dict[str, Any] = {
     "global_units": 128,
     "likelihood": "logistic_mixture",
 }
-ARCHITECTURES = {"caltech": CALTECH, "cifar10": CIFAR10}
+ARCHITECTURES = {"caltech": CALTECH, "cifar10": CIFAR10}  # those of MNIST and OMNIGLOT are the defaults of the schema
 SMALL = 4
 
 
@@ -60,9 +59,8 @@ def _recipe(
     if size not in ("paper", "small"):
         raise UsageError(f"size is paper or small, got {size!r}")
     conditional = "mnist" not in dataset and dataset != "demo"
-    chosen = ConvolutionalConfig(**{**ARCHITECTURES.get(dataset, OMNIGLOT), "conditional": conditional, **model})
-    spike = objective == "rolfe"
-    sharpness = beta if beta is not None else 8.0
+    chosen = ConvolutionalConfig(**{"conditional": conditional, **ARCHITECTURES.get(dataset, {}), **model})
+    spike, sharpness = objective == "rolfe", 8.0 if beta is None else beta
     return Recipe(
         name=name,
         data=DataConfig(name=dataset),

@@ -174,8 +174,7 @@ class _FirstOrder(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        once: Tensor = _Once.apply(grad, *ctx.saved_tensors)
-        return once
+        return _Once.apply(grad, *ctx.saved_tensors)
 
 
 class _Once(torch.autograd.Function):
@@ -206,14 +205,12 @@ class _Once(torch.autograd.Function):
 
 def first_order(x: Tensor) -> Tensor:
     """x, whose gradient is right and whose second derivatives are refused."""
-    same: Tensor = _FirstOrder.apply(x)
-    return same
+    return _FirstOrder.apply(x)
 
 
 def attach(source: Tensor, zeta: Tensor, slope: Tensor) -> Tensor:
     """ζ in value, with ∂ζ/∂source = slope beside whatever derivative ζ has already."""
-    attached: Tensor = _ImplicitFunction.apply(source, zeta, slope)
-    return attached
+    return _ImplicitFunction.apply(source, zeta, slope)
 
 
 def implicit_sample(solve: Callable[[Tensor, Tensor, bool], Inverse], logits: Tensor, rho: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ class Desk:
         self._reading = False
 
     def grow(self) -> bool:
-        """Encode some more images of the data set; whether any are left. One that fails now is as good as none."""
+        """Encode some more images; whether any are left. A data set that fails now counts as missing from then on."""
         try:
             return self._library is not None and self._library.grow()
         except Exception as error:  # images are read here, by the same program
@@ -150,7 +150,10 @@ class Desk:
         return {"energy": prior.energy(z).item(), "flips": flip_energies(prior, z).tolist()}
 
     def _decoded(self, z: Tensor, seed: int) -> Tensor:
-        """Latents below the code are the same for all codes: one at a time, since rows of a batch get noise each."""
+        """Images of codes, all with the same latents below the code.
+
+        Where there are such latents codes are decoded one at a time, because each row of a batch gets noise of its own.
+        """
         rows = z.split(1 if self._model.images_per_code > 1 else len(z))
         return torch.cat([self._trained.decode(each, self._generator(seed)) for each in rows])
 

@@ -18,7 +18,7 @@ class Request(BaseModel):
 
 
 class Nothing(Request):
-    """What needs no words."""
+    """A question without arguments."""
 
 
 class Code(Request):

@@ -12,6 +12,7 @@ from PIL import Image
 
 from dvaepp.data import DataError, load
 from dvaepp.data.own import read_images
+from dvaepp.data.parts import Options
 from dvaepp.errors import UsageError
 from tests.data.hostile import Canary
 
@@ -105,10 +106,10 @@ def test_flat_square_images_and_npz_are_read(tmp_path: Path) -> None:
 
 def test_all_images_are_read_in_their_order_for_encoding(tmp_path: Path) -> None:
     path = saved(tmp_path, BITS[:3])
-    assert torch.equal(read_images(path), torch.from_numpy(BITS[:3]).unsqueeze(1).float())
-    grey = read_images(folder(tmp_path / "grey", GREY[:3]))
+    assert torch.equal(read_images(path, Options()), torch.from_numpy(BITS[:3]).unsqueeze(1).float())
+    grey = read_images(folder(tmp_path / "grey", GREY[:3]), Options())
     assert grey.unique().tolist() == [0.0, 1.0]
-    assert torch.equal(grey, read_images(tmp_path / "grey"))
+    assert torch.equal(grey, read_images(tmp_path / "grey", Options()))
 
 
 def test_a_name_of_the_library_is_not_lent_to_own_images(tmp_path: Path) -> None:

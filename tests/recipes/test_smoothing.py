@@ -106,10 +106,10 @@ def test_a_value_is_a_number_a_pair_or_one_of_these_per_group() -> None:
 
 def test_sharpness_is_the_first_parameter() -> None:
     """What metrics and evaluation call beta: a number, a list with one per group, inf for binary units."""
-    assert SmoothingConfig.of("exponential", beta=AnnealedConfig(start=6, end=16)).end == 16.0
-    assert SmoothingConfig.of("gaussian", scale=0.3).start == 0.3
-    assert SmoothingConfig.of("exponential", beta=[8, 10]).end == [8.0, 10.0]
-    assert SmoothingConfig.of("binary").end == "inf"
+    assert SmoothingConfig.of("exponential", beta=AnnealedConfig(start=6, end=16)).sharpness(1.0) == 16.0
+    assert SmoothingConfig.of("gaussian", scale=0.3).sharpness(0.0) == 0.3
+    assert SmoothingConfig.of("exponential", beta=[8, 10]).sharpness(1.0) == [8.0, 10.0]
+    assert SmoothingConfig.of("binary").sharpness(1.0) == "inf"
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def test_old_recipes_checkpoints_and_records_load_with_the_same_smoothing(path: 
     stored = tree if path.name == "recipe.json" else tree["recipe"]
     loaded, old = Recipe.model_validate(stored), stored["smoothing"]
     if "start" in old and old["name"] != "binary":
-        assert (loaded.smoothing.start, loaded.smoothing.end) == (old["start"], old["end"])
+        assert (loaded.smoothing.sharpness(0.0), loaded.smoothing.sharpness(1.0)) == (old["start"], old["end"])
         member: Any = {"exponential": Exponential, "spike_exponential": SpikeExponential}[old["name"]]
         assert smoothing_at(loaded.smoothing, 1.0) == member(old["end"])
     assert not recipes.differences(stored, loaded), "a run goes on with the recipe that it was begun with"

@@ -108,7 +108,11 @@ def test_table_3_says_what_the_paper_says(row: str, dataset: str, size: str) -> 
     assert m.conditional == (dataset not in ("mnist_static", "mnist_dynamic"))
     assert m.likelihood == ("logistic_mixture" if colour else "bernoulli")
     smoothing = "spike_exponential" if row == "rolfe" else "exponential"
-    assert (recipe.smoothing.name, recipe.smoothing.start, recipe.smoothing.end) == (smoothing, 8, 8)
+    assert (recipe.smoothing.name, recipe.smoothing.sharpness(0.0), recipe.smoothing.sharpness(1.0)) == (
+        smoothing,
+        8,
+        8,
+    )
     assert (recipe.optimizer.name, recipe.optimizer.learning_rate) == ("adamax", 1e-3)
     assert recipe.optimizer.plateau is not None and recipe.optimizer.warmup == 0 and recipe.optimizer.decays == ()
     assert recipe.training.batch_size == 100 and recipe.training.kl_balance
