@@ -33,9 +33,9 @@ if TYPE_CHECKING:
         smoothing,
         training,
     )
-    from dvaepp.api import evaluate, report, train
+    from dvaepp.api import report, train
     from dvaepp.models.binary_vae import BinaryVAE
-    from dvaepp.runs import load
+    from dvaepp.runs import evaluate, load
 
 __all__ = [
     "BinaryVAE",
@@ -64,7 +64,7 @@ __all__ = [
 
 _HOMES = {
     "BinaryVAE": "dvaepp.models.binary_vae",
-    "evaluate": "dvaepp.api",
+    "evaluate": "dvaepp.runs",
     "load": "dvaepp.runs",
     "report": "dvaepp.api",
     "train": "dvaepp.api",

@@ -1,4 +1,4 @@
-"""The library in three calls beside `runs.load`: train, evaluate, report, for recipes and for models of one's own."""
+"""Train and report, for recipes and for models of one's own alike; `runs` loads and evaluates."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dvaepp import distributed, pretrained, recipes, runs
-from dvaepp.data import Dataset, as_dataset, names, subset
+from dvaepp.data import Dataset, Source, as_dataset, names, subset
 from dvaepp.devices import usable
 from dvaepp.errors import UsageError
 from dvaepp.models.base import Model
@@ -18,11 +18,9 @@ from dvaepp.reporting.run import read
 from dvaepp.training import loop
 
 if TYPE_CHECKING:
-    from dvaepp.data.memory import Source
-
     Trainable = Model | Recipe | str
 else:
-    Source = Trainable = Any  # other things are refused with a remedy
+    Trainable = Any  # other things are refused with a remedy
 Beta = float | int | tuple[float | int, float | int]
 STEPS = 10_000
 SHOWN = 40  # pictures of a run: images beside their reconstructions
@@ -136,43 +134,6 @@ def _described(data: Source, dataset: Dataset) -> DataConfig:
     return DataConfig(name=dataset.name, memory=True, likelihood=dataset.likelihood)
 
 
-def evaluate(
-    run: Path | str,
-    *,
-    samples: int | None = None,
-    limit: int | None = None,
-    model: Model | None = None,
-    data: Source | None = None,
-    split: str = "test",
-    device: str = "cpu",
-    data_dir: Path | str | None = None,
-    **options: Any,
-) -> dict[str, Any]:
-    """Importance-weighted log p(x) of a run with its error bar, as in evaluation.json; `options` as of `runs.evaluate`.
-
-    `samples` is the number K of importance samples, `limit` takes so many images of the split. `model` is needed for a
-    run of one's own architecture, `data` for data that was given in Python.
-
-    Choose it for the numbers of a finished run: the binary limit, with log Z and its error in the error bar.
-
-    >>> result = dvaepp.evaluate("runs/own", model=model, data=images, samples=10)
-    >>> result["log_likelihood"] < 0 < result["standard_error"]
-    True
-    """
-    dataset = _data_of(run, data)
-    return runs.evaluate(
-        run,
-        split=split,
-        num_samples=samples,
-        limit=limit,
-        model=model,
-        dataset=dataset,
-        device=device,
-        data_dir=data_dir,
-        **options,
-    )
-
-
 def report(
     run: Path | str,
     out: Path | str | None = None,
@@ -199,12 +160,9 @@ def report(
     if out is None:
         out = Path(f"{folder.name}.html") if pretrained.is_shipped(folder) else folder / "report.html"
     out = Path(out)
-    page.write(about, out, data_dir, _data_of(run, data))
+    dataset = None if data is None else as_dataset(data, likelihood=recipe.model.expected_likelihood)
+    page.write(about, out, data_dir, dataset)
     return out
-
-
-def _data_of(run: Path | str, data: Source | None) -> Dataset | None:
-    return None if data is None else as_dataset(data, likelihood=runs.read_recipe(run).model.expected_likelihood)
 
 
 def write_pictures(trained: Trained, dataset: Dataset, folder: Path) -> list[Path]:

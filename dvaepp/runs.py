@@ -1,4 +1,4 @@
-"""Run directories: load a trained model, evaluate it, look at it. The name of a shipped model serves as well."""
+"""Run directories: load a trained model, evaluate it, export it. The name of a shipped model serves as well."""
 
 import copy
 import math
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dvaepp import distributed, pretrained
-from dvaepp.data import Dataset, subset
+from dvaepp.data import Dataset, Source, as_dataset, subset
 from dvaepp.devices import usable
 from dvaepp.errors import UsageError, to_stderr
 from dvaepp.evaluation import log_likelihood, paired
@@ -179,49 +179,59 @@ def dataset_of(recipe: Recipe, data_dir: Path | str | None = None) -> Dataset:
 
 
 def evaluate(
-    run_dir: Path | str,
+    run: Path | str,
     *,
-    split: str = "test",
-    num_samples: int | None = None,
+    samples: int | None = None,
     limit: int | None = None,
+    model: Model | None = None,
+    data: Source | None = None,
+    split: str = "test",
     beta: str | None = None,
-    data_dir: Path | str | None = None,
     device: str = "cpu",
+    data_dir: Path | str | None = None,
     seed: int = 0,
     show_progress: bool | None = None,
     show: Callable[[dict[str, Any]], None] = lambda result: None,
     say: Callable[[str], None] | None = None,
-    model: Model | None = None,
-    dataset: Dataset | None = None,
     **log_z_options: Any,
 ) -> dict[str, Any]:
-    """Importance-weighted log-likelihood of a run, with log Z and its error folded in.
+    """Importance-weighted log p(x) of a run with its error bar, that of log Z folded in, as in evaluation.json.
 
-    `num_samples` and `beta` ("inf" or "training") are the recipe's unless given. The result is handed to `show` as soon
-    as it is there, before anything is written. Then it is added to `evaluations.jsonl`, and becomes `evaluation.json`
-    unless that holds a better one of the same model (see `evaluation.record`); `say` is told which. With it goes
-    `evaluation.npz`, the log-likelihoods image by image (see `evaluation.paired`). Averaged weights, where the run has
-    them, are evaluated too, with a log Z of their own, and stand under `average`. Nothing is written to a shipped
-    model. Raises NonFiniteResult and writes nothing where there is no finite result, and NotWritten where it cannot be
-    written.
+    `samples` is the number K of importance samples, and `beta` "inf" or "training": both are the recipe's unless given.
+    `limit` takes so many images of the split. `model` is needed for a run of one's own architecture, `data` for data
+    that was given in Python. `log_z_options` go to `log_partition`.
+
+    The result is handed to `show` as soon as it is there, before anything is written. Then it is added to
+    `evaluations.jsonl`, and becomes `evaluation.json` unless that holds a better one of the same model (see
+    `evaluation.record`); `say` is told which. With it goes `evaluation.npz`, the log-likelihoods image by image (see
+    `evaluation.paired`). Averaged weights, where the run has them, are evaluated too, with a log Z of their own, and
+    stand under `average`. Nothing is written to a shipped model. Raises NonFiniteResult and writes nothing where there
+    is no finite result, and NotWritten where it cannot be written.
+
+    Choose it for the numbers of a finished run: the binary limit, with log Z and its error in the error bar.
+
+    >>> result = dvaepp.evaluate("runs/own", model=model, data=images, samples=10)
+    >>> result["log_likelihood"] < 0 < result["standard_error"]
+    True
     """
     say = say or to_stderr
     if beta not in (None, "inf", "training"):
         raise UsageError(f"beta must be 'inf' or 'training', got {beta!r}")
-    trained = load(run_dir, device=device, say=say, model=model)
+    trained = load(run, device=device, say=say, model=model)
     recipe = trained.recipe
-    num_samples = recipe.evaluation.samples if num_samples is None else num_samples
+    num_samples = recipe.evaluation.samples if samples is None else samples
     if num_samples < 1 or (limit is not None and limit < 1):
         raise UsageError(f"samples and limit must be at least 1, got {num_samples} and {limit}")
-    dataset = dataset_of(recipe, data_dir) if dataset is None else dataset
-    check_same_data(run_dir, trained.record, dataset, recipe.data)
+    likelihood = recipe.model.expected_likelihood
+    dataset = dataset_of(recipe, data_dir) if data is None else as_dataset(data, likelihood=likelihood)
+    check_same_data(run, trained.record, dataset, recipe.data)
     chosen = subset(len(dataset.split(split)), limit)
     x = dataset.images(split, chosen)
     beta = recipe.evaluation.beta if beta is None else beta
     smoothing = None if beta == "inf" else smoothing_at(recipe.smoothing, 1.0)
     first = distributed.rank() == 0
     options = {"seed": seed, "show_progress": show_progress if first else False, **log_z_options}
-    measured, estimates = _measured(run_dir, trained, x, num_samples, smoothing, **options)
+    measured, estimates = _measured(run, trained, x, num_samples, smoothing, **options)
     result = measured | {
         "num_samples": num_samples,
         "num_images": len(x),
@@ -237,13 +247,13 @@ def evaluate(
     each = {"trained": estimates}
     if trained.record["averaged"]:
         other = None if model is None else copy.deepcopy(model)
-        averaged = load(run_dir, average=True, device=device, say=say, model=other)
-        result["average"], each["averaged"] = _measured(run_dir, averaged, x, num_samples, smoothing, **options)
+        averaged = load(run, average=True, device=device, say=say, model=other)
+        result["average"], each["averaged"] = _measured(run, averaged, x, num_samples, smoothing, **options)
     if first:
         try:
             show(result)
         finally:  # the result may have taken hours, so it is kept even where it could not be shown
-            _keep(pretrained.folder(run_dir), result, _evaluated(recipe, trained.record), chosen, each, say)
+            _keep(pretrained.folder(run), result, _evaluated(recipe, trained.record), chosen, each, say)
     return result
 
 

@@ -76,7 +76,7 @@ def test_an_evaluation_of_a_shipped_model_is_shown_and_not_written() -> None:
     checksum = pretrained.evaluation("mnist-rbm")["data_checksum"]
     x = (torch.rand(2, 1, 28, 28, generator=torch.Generator().manual_seed(0)) < 0.1).byte()
     dataset = dvaepp.data.Dataset("mnist_static", (1, 28, 28), "bernoulli", x, x, x, dynamic=False, checksum=checksum)
-    found = runs.evaluate("mnist-rbm", num_samples=2, dataset=dataset, num_sweeps=20, say=said.append)
+    found = runs.evaluate("mnist-rbm", samples=2, data=dataset, num_sweeps=20, say=said.append)
     assert found["num_samples"] == 2 and _files("mnist-rbm") == before
     assert "dvaepp export mnist-rbm" in said[-1]
 

@@ -162,7 +162,7 @@ def evaluate(
         runs.evaluate(
             run,
             split=split,
-            num_samples=samples,
+            samples=samples,
             limit=limit,
             beta=beta,
             data_dir=data_dir,

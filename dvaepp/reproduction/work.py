@@ -26,7 +26,7 @@ def perform(text: str) -> str:
         training.train(task.recipe, task.folder, data_dir=task.data_dir, resume=begun, device=task.device, say=say)
         if not task.evaluate:
             return str(task.folder)
-        runs.evaluate(task.folder, num_samples=task.samples, data_dir=task.data_dir, device=task.device, say=say)
+        runs.evaluate(task.folder, samples=task.samples, data_dir=task.data_dir, device=task.device, say=say)
     record = records.of_run(task.folder, task.cell, task.size, task.full_steps, task.selected_from)
     return str(records.write(task.results, record))
 

@@ -57,7 +57,7 @@ def test_other_images_are_refused(tmp_path: Path) -> None:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("averaged")
     train(recipe(stripes(folder), training__average=0.5), folder / "run", say=quiet)
-    runs.evaluate(folder / "run", num_samples=5, show_progress=False, say=quiet)
+    runs.evaluate(folder / "run", samples=5, show_progress=False, say=quiet)
     return folder / "run"
 
 
@@ -106,7 +106,7 @@ def test_a_damaged_file_is_named_with_its_remedy(
 
 def test_an_export_without_averaged_weights_is_evaluated_without_them(run: Path, tmp_path: Path) -> None:
     runs.export(run, tmp_path / "out", say=quiet)
-    result = runs.evaluate(tmp_path / "out", num_samples=2, limit=10, show_progress=False, say=quiet)
+    result = runs.evaluate(tmp_path / "out", samples=2, limit=10, show_progress=False, say=quiet)
     assert "average" not in result
     with pytest.raises(UsageError, match="has no averaged weights: train with --set training.average=0.05"):
         runs.load(tmp_path / "out", average=True)

@@ -61,7 +61,7 @@ def _go_on(run: Path, steps: int = 12) -> None:
 
 
 def test_a_result_names_the_checkpoint_it_was_made_from(run: Path) -> None:
-    result = runs.evaluate(run, num_samples=3, say=pytest.fail)
+    result = runs.evaluate(run, samples=3, say=pytest.fail)
     best = json.loads((run / "checkpoints" / "best.json").read_text())
     assert [file["sha256"] for file in best["files"].values()] == [result["checkpoint_sha256"]]
     assert _kept(run) == result and _history(run) == [result]
@@ -70,16 +70,16 @@ def test_a_result_names_the_checkpoint_it_was_made_from(run: Path) -> None:
 @pytest.mark.parametrize(
     "quick",
     [
-        {"limit": 5, "num_samples": 8},
-        {"num_samples": 4},
-        {"split": "validation", "num_samples": 8},
-        {"split": "train", "num_samples": 50},
-        {"beta": "training", "num_samples": 50},
-        {"limit": 5, "num_samples": 500},
+        {"limit": 5, "samples": 8},
+        {"samples": 4},
+        {"split": "validation", "samples": 8},
+        {"split": "train", "samples": 50},
+        {"beta": "training", "samples": 50},
+        {"limit": 5, "samples": 500},
     ],
 )
 def test_a_quick_evaluation_replaces_no_better_one_of_the_same_model(quick: dict[str, Any], run: Path) -> None:
-    best = runs.evaluate(run, num_samples=7, say=pytest.fail)
+    best = runs.evaluate(run, samples=7, say=pytest.fail)
     said: list[str] = []
     result = runs.evaluate(run, **quick, say=said.append)
     assert _kept(run) == best and _history(run) == [best, result]
@@ -91,11 +91,11 @@ def test_a_quick_evaluation_replaces_no_better_one_of_the_same_model(quick: dict
 @pytest.mark.parametrize(
     "first, second",
     [
-        ({"limit": 5, "num_samples": 20}, {"num_samples": 2}),
-        ({"num_samples": 2}, {"num_samples": 3}),
-        ({"num_samples": 2}, {"num_samples": 2}),
-        ({"split": "train", "num_samples": 9}, {"limit": 3, "num_samples": 1}),
-        ({"beta": "training", "num_samples": 9}, {"limit": 3, "num_samples": 1}),
+        ({"limit": 5, "samples": 20}, {"samples": 2}),
+        ({"samples": 2}, {"samples": 3}),
+        ({"samples": 2}, {"samples": 2}),
+        ({"split": "train", "samples": 9}, {"limit": 3, "samples": 1}),
+        ({"beta": "training", "samples": 9}, {"limit": 3, "samples": 1}),
     ],
 )
 def test_a_better_or_equal_one_takes_its_place_and_that_is_said(
@@ -113,35 +113,35 @@ def test_the_headline_of_a_recipe_of_app_i_is_at_the_training_beta(run: Path) ->
     made = json.loads(text)
     made["evaluation"]["beta"] = "training"
     (run / "recipe.json").write_text(json.dumps(made))
-    headline = runs.evaluate(run, num_samples=2, say=quiet)
-    runs.evaluate(run, num_samples=9, beta="inf", say=quiet)
+    headline = runs.evaluate(run, samples=2, say=quiet)
+    runs.evaluate(run, samples=9, beta="inf", say=quiet)
     assert _kept(run) == headline and isinstance(headline["beta"], float)
 
 
 def test_that_of_an_older_model_gives_way_to_any_of_the_present_one(run: Path) -> None:
-    old = runs.evaluate(run, num_samples=20, say=quiet)
+    old = runs.evaluate(run, samples=20, say=quiet)
     _go_on(run)
     said: list[str] = []
-    new = runs.evaluate(run, num_samples=1, limit=2, say=said.append)
+    new = runs.evaluate(run, samples=1, limit=2, say=said.append)
     assert new["checkpoint_sha256"] != old["checkpoint_sha256"]
     assert _kept(run) == new and _history(run) == [old, new] and "instead of one of another checkpoint" in said[0]
 
 
 def test_an_evaluation_from_before_there_were_digests_is_neither_lost_nor_replaced_by_less(run: Path) -> None:
-    better = runs.evaluate(run, num_samples=20, say=quiet)
+    better = runs.evaluate(run, samples=20, say=quiet)
     del better["checkpoint_sha256"]
     (run / "evaluation.json").write_text(json.dumps(better))
     (run / "evaluations.jsonl").unlink()
-    less = runs.evaluate(run, num_samples=1, say=quiet)
+    less = runs.evaluate(run, samples=1, say=quiet)
     assert _kept(run) == better and _history(run) == [better, less]
     for name in ("steps", "data_checksum", "seed"):
         (run / "evaluation.json").write_text(json.dumps({**better, name: 7}))
-        assert runs.evaluate(run, num_samples=1, say=quiet) == _kept(run), f"of another {name}"
+        assert runs.evaluate(run, samples=1, say=quiet) == _kept(run), f"of another {name}"
 
 
 def test_a_torn_line_of_the_history_costs_no_other(run: Path) -> None:
     (run / "evaluations.jsonl").write_text('{"log_lik')
-    result = runs.evaluate(run, num_samples=1, say=quiet)
+    result = runs.evaluate(run, samples=1, say=quiet)
     lines = (run / "evaluations.jsonl").read_text().splitlines()
     assert lines[0] == '{"log_lik' and json.loads(lines[1]) == result
 
@@ -151,7 +151,7 @@ def test_a_torn_line_of_the_history_costs_no_other(run: Path) -> None:
 )
 def test_what_is_no_evaluation_is_replaced(text: str, run: Path) -> None:
     (run / "evaluation.json").write_text(text)
-    assert runs.evaluate(run, num_samples=1, say=quiet) == _kept(run)
+    assert runs.evaluate(run, samples=1, say=quiet) == _kept(run)
 
 
 def test_diagnostics_that_are_not_finite_are_written_as_null(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +163,7 @@ def test_diagnostics_that_are_not_finite_are_written_as_null(run: Path, monkeypa
         return found._replace(diagnostics={"r_hat": math.inf, "effective_sample_size": 3.0, "warnings": ["x"]})
 
     monkeypatch.setattr(runs, "log_partition", with_infinity)
-    result = runs.evaluate(run, num_samples=1, say=quiet)
+    result = runs.evaluate(run, samples=1, say=quiet)
     for text in ((run / "evaluation.json").read_text(), (run / "evaluations.jsonl").read_text()):
         assert json.loads(text, parse_constant=pytest.fail) == result
     expected = {"r_hat": None, "effective_sample_size": 3.0, "warnings": ["x"]}
@@ -198,7 +198,7 @@ def _huge(tensors: dict[str, torch.Tensor]) -> None:
 def test_a_result_that_is_not_finite_is_refused_and_nothing_is_overwritten(
     change: Any, message: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs.evaluate(run, num_samples=3, say=quiet)
+    runs.evaluate(run, samples=3, say=quiet)
     before = {path: path.read_bytes() for path in run.glob("evaluation*")}
     _broken(run, change)
     with pytest.raises(SystemExit) as caught:
@@ -216,7 +216,7 @@ def test_other_images_than_those_of_training_are_refused(tmp_path: Path) -> None
     with pytest.raises(
         UsageError, match=r"run was trained on stripes with other files \(checksum .*put back what .*npy"
     ):
-        runs.evaluate(run, num_samples=1)
+        runs.evaluate(run, samples=1)
     assert not list(run.glob("evaluation*"))
 
 
@@ -267,7 +267,7 @@ def _no_file_above(size: int) -> Iterator[None]:
 def test_a_result_that_cannot_be_written_is_shown_all_the_same(
     json_too: bool, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs.evaluate(run, num_samples=1, say=quiet)
+    runs.evaluate(run, samples=1, say=quiet)
     before = {path: path.read_bytes() for path in run.glob("evaluation*")}
     capsys.readouterr()
     with _no_file_above(200), pytest.raises(SystemExit) as caught:
@@ -284,7 +284,7 @@ def test_a_result_that_cannot_be_written_is_shown_all_the_same(
 
 def test_a_result_is_shown_before_it_is_written(run: Path) -> None:
     seen: list[bool] = []
-    runs.evaluate(run, num_samples=3, say=quiet, show=lambda result: seen.append((run / "evaluation.json").exists()))
+    runs.evaluate(run, samples=3, say=quiet, show=lambda result: seen.append((run / "evaluation.json").exists()))
     assert seen == [False] and (run / "evaluation.json").exists()
 
 
@@ -304,7 +304,7 @@ def test_a_result_that_cannot_be_shown_is_written_all_the_same(run: Path, monkey
 
 
 def test_an_export_takes_only_the_evaluation_of_its_model_along(run: Path, tmp_path: Path) -> None:
-    result = runs.evaluate(run, num_samples=3, say=quiet)
+    result = runs.evaluate(run, samples=3, say=quiet)
     export = runs.export(run, tmp_path / "same", say=pytest.fail)
     digest = checkpoint.read(export / "checkpoints", "best").digest
     assert _kept(export) == {**result, "checkpoint_sha256": digest} == runs.evaluation_of(export)
@@ -317,7 +317,7 @@ def test_an_export_takes_only_the_evaluation_of_its_model_along(run: Path, tmp_p
 def test_a_record_is_of_the_model_that_the_run_has(run: Path) -> None:
     with pytest.raises(OSError, match="run has no evaluation; dvaepp evaluate"):
         runs.evaluation_of(run)
-    result = runs.evaluate(run, num_samples=3, say=quiet)
+    result = runs.evaluate(run, samples=3, say=quiet)
     assert records.of_run(run, "table2/x", "paper", 100).log_likelihood == result["log_likelihood"]
     _go_on(run)
     with pytest.raises(OSError, match="no evaluation of this checkpoint, but one of another .*dvaepp evaluate"):

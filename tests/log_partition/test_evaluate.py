@@ -14,10 +14,10 @@ def test_evaluate_compares_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     run, images = tmp_path / "run", halves(tmp_path)
     changes = [f"data.path={images}", "model.groups=[4,4]", "training.steps=20", "chains.num_chains=20"]
     main(["train", "table2.rbm", "layers=2", "--run-dir", str(run), *(p for c in changes for p in ("--set", c))])
-    exact = runs.evaluate(run, num_samples=5)["log_partition"]
+    exact = runs.evaluate(run, samples=5)["log_partition"]
     assert exact["method"] == "exact" and "starts" not in exact["diagnostics"]
     monkeypatch.setattr(log_partition, "FEASIBLE", 0)  # as if the prior were too large for a sum
-    runs.evaluate(run, num_samples=5)
+    runs.evaluate(run, samples=5)
     found = json.loads((run / "evaluation.json").read_text())["log_partition"]
     starts = found["diagnostics"]["starts"]
     assert found["method"] == "tempering" and found["diagnostics"]["warnings"] == []

@@ -318,7 +318,7 @@ def test_a_short_run_learns_and_is_evaluated(run: Path) -> None:
     assert last["validation_bound"] > -16 * math.log(2)
     assert len(last["validation_kl_per_group"]) == 3, "the RBM is one group, then two local ones"
     for beta in ("inf", "training"):
-        result = runs.evaluate(run, num_samples=20, beta=beta)
+        result = runs.evaluate(run, samples=20, beta=beta)
         assert -16 * math.log(2) < result["log_likelihood"] < 0
         assert result["bits_per_dim"] == pytest.approx(-result["log_likelihood"] / (16 * math.log(2)))
         assert result["beta"] == ("inf" if beta == "inf" else 8.0)

@@ -117,5 +117,5 @@ def test_a_prior_in_one_new_file_is_trained_and_evaluated_by_a_recipe(
     train(recipe, tmp_path / "run", say=lambda line: None)
     prior = runs.load(tmp_path / "run").model.boltzmann
     assert prior is not None and type(prior).__name__ == "Star" and prior.get_parameter("strength").item() != 0.25
-    result = runs.evaluate(tmp_path / "run", num_samples=5, limit=5, say=lambda line: None)
+    result = runs.evaluate(tmp_path / "run", samples=5, limit=5, say=lambda line: None)
     assert math.isfinite(result["log_likelihood"]) and result["log_partition"]["method"] == "exact"

@@ -248,9 +248,9 @@ def test_a_run_with_a_value_per_group_is_trained_and_evaluated(name: str, images
     run = train(chosen, tmp_path / "run", say=quiet)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert next(line["beta"] for line in lines if "beta" in line) == [5.0] * groups
-    result = runs.evaluate(run, num_samples=3, limit=20, beta="training")
+    result = runs.evaluate(run, samples=3, limit=20, beta="training")
     assert result["beta"] == [6.0 + a for a in range(groups)] and math.isfinite(result["log_likelihood"])
-    assert runs.evaluate(run, num_samples=3, limit=20)["beta"] == "inf"
+    assert runs.evaluate(run, samples=3, limit=20)["beta"] == "inf"
 
 
 # The defaults learn.

@@ -142,7 +142,7 @@ def test_a_killed_process_ends_the_job_with_a_clear_message(images: Path, tmp_pa
 @pytest.mark.slow
 def test_evaluation_over_two_processes_equals_that_of_one(images: Path, tmp_path: Path) -> None:
     train(recipe(images, steps=10), tmp_path / "run", say=quiet)
-    alone = runs.evaluate(tmp_path / "run", split="train", num_samples=7)
+    alone = runs.evaluate(tmp_path / "run", split="train", samples=7)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*torchrun, "-m", "dvaepp", "evaluate", str(tmp_path / "run"), "--split", "train"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
