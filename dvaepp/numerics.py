@@ -15,6 +15,7 @@ from dvaepp.types import Parameter
 P = ParamSpec("P")
 R = TypeVar("R")
 HALF = (torch.float16, torch.bfloat16)
+MOST_STEPS = 200  # of a search for a root, which usually ends much earlier
 
 
 def uniform(
@@ -169,9 +170,7 @@ class Evaluation(NamedTuple):
     derivative: Tensor
 
 
-def increasing_root(
-    function: Callable[[Tensor], Evaluation], low: Tensor, high: Tensor, *, scale: Tensor, max_iterations: int = 200
-) -> Tensor:
+def increasing_root(function: Callable[[Tensor], Evaluation], low: Tensor, high: Tensor, *, scale: Tensor) -> Tensor:
     """Solve f(x) = 0 elementwise for increasing f with f(low) <= 0 <= f(high), |f| to rounding of `scale`.
 
     Newton steps where they stay inside the bracket, bisection elsewhere, so that flat stretches and
@@ -180,7 +179,7 @@ def increasing_root(
     x = (low + high) / 2
     settled = torch.zeros_like(x, dtype=torch.bool)
     resolution = 4 * torch.finfo(x.dtype).eps
-    for _ in range(max_iterations):
+    for _ in range(MOST_STEPS):
         f = function(x)
         below = f.value < 0
         low, high = torch.where(below, x, low), torch.where(below, high, x)

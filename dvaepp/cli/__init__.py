@@ -28,8 +28,8 @@ def main(argv: list[str] | None = None) -> None:
         try:
             _run(arguments)
         finally:  # also after --help, which ends by SystemExit
-            if sys.stdout is not None:  # it is where standard output was closed from the start
-                sys.stdout.flush()  # here, where it is met quietly that nobody reads any more
+            if sys.stdout is not None:  # it is None where standard output was closed from the start
+                sys.stdout.flush()  # that nobody reads any more shows here, and not after the end of `main`
     except (Exception, KeyboardInterrupt) as error:
         if debug:
             traceback.print_exception(error)

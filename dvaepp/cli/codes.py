@@ -118,16 +118,14 @@ def _print_hits(found: "SearchResult", as_json: bool) -> None:
 
     hits, quality = found
     if as_json:
-        measured = (
-            None
-            if quality is None
-            else {
+        measured = None
+        if quality is not None:
+            measured = {
                 "k": quality.k,
                 "num_queries": quality.num_queries,
                 "precision": quality.precision._asdict(),
                 "mean_average_precision": quality.mean_average_precision._asdict(),
             }
-        )
         print(dumps({"distances": hits.distances.tolist(), "indices": hits.indices.tolist(), "quality": measured}))
         return
     print("query       index:distance of the images found, nearest first")

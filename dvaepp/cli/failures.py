@@ -11,7 +11,7 @@ def quiet_end(error: BrokenPipeError) -> NoReturn:
     """End without a word when nobody reads our output any more (`dvaepp recipes | head`), as other commands do."""
     if not _unread():
         fail(error)  # another pipe was broken
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left has nowhere else to go
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes what is left at its end
     sys.exit(141)  # 128 + SIGPIPE
 
 

@@ -85,7 +85,7 @@ def _read(path: Path, memory_map: bool) -> IndexFile:
         arrays = {"codes": _array(archive, "codes", "<u8", mapped)}
         if "labels.npy" in archive.namelist():
             arrays["labels"] = _array(archive, "labels", "<i8")
-    if _digest({**about, "sha256": None}, arrays) != about["sha256"]:
+    if _digest(about, arrays) != about["sha256"]:
         raise ValueError("its contents do not have the checksum that was noted")
     index, codes = HammingIndex(about["num_bits"]), arrays["codes"]
     if codes.ndim != 2 or codes.shape[1] != num_words(index.num_bits):

@@ -117,7 +117,7 @@ def _decoded(content: bytes, file: Path, grey: bool, size: Size | None) -> _Pict
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of damaged metadata
+            warnings.simplefilter("ignore")  # such as warnings of damaged metadata
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(content), formats=FORMATS) as image:
                 _check(image.width * image.height, image.mode, size)

@@ -56,9 +56,9 @@ def as_dataset(
     options = Options.of(likelihood, resize, white)
     if isinstance(data, str | Path):
         return _at(data, options, name)
-    part = _part(data, "data", options)
+    part = _part(data, "data")
     others = {
-        split: each if isinstance(each, float | int) else _part(each, split, options)
+        split: each if isinstance(each, float | int) else _part(each, split)
         for split, each in (("validation", validation), ("test", test))
     }
     checksum = _checksum([part, *(each for each in others.values() if isinstance(each, Part))])
@@ -77,7 +77,7 @@ def _at(path: Path | str, options: Options, name: str | None) -> Dataset:
     return own.load(place, name or place.stem, options)
 
 
-def _part(data: Any, where: str, options: Options) -> Part:
+def _part(data: Any, where: str) -> Part:
     labels: Tensor | None = None
     if isinstance(data, TorchDataset):
         array, labels = _items(data, where)

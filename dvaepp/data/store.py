@@ -130,7 +130,7 @@ def download(name: str, file: File, root: Path, roots: list[Path]) -> Found:
         for url in form.urls:
             try:
                 return Found(form, _download(url, form, root), root)
-            except (OSError, ValueError) as error:  # a length that is no number is a ValueError
+            except (OSError, ValueError) as error:  # a Content-Length that is no number is a ValueError
                 failures.append(f"{url}: {_brief(error)}")
                 answered |= not _unreachable(error)
     told = missing(name, file, roots, "; ".join(failures) or "no mirror is known")

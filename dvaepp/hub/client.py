@@ -60,7 +60,7 @@ def download(api: "HfApi", repo: str, name: str, revision: str | None, folder: P
 def _in_words(error: Exception, repo: str, endpoint: str) -> Exception | None:
     from huggingface_hub import errors
 
-    if isinstance(error, RuntimeError) and isinstance(error.__cause__, Exception):  # an upload that failed, and why
+    if isinstance(error, RuntimeError) and isinstance(error.__cause__, Exception):  # of an upload
         return _in_words(error.__cause__, repo, endpoint)
     reason = " ".join(str(error).split())[:200]
     if isinstance(error, errors.HFValidationError):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dvaepp.recipes.schema import Recipe
 
 # How many times each thing is held in memory at most.
-COPIES = 12  # a parameter: value, gradient, two moments; all but the gradient twice more while saving; transforms of it
+COPIES = 12  # a parameter: 4 with its gradient and moments, 6 more while saving, and 2 transforms of it
 SAVED = 2  # what autograd saves, and the gradients of it
 COUPLINGS = 3  # the square matrix of a Boltzmann machine, when its chains are made
 CHAINED = 6  # the chains, during a sweep

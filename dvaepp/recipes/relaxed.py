@@ -12,8 +12,6 @@ from dvaepp.recipes import table2
 from dvaepp.recipes.schema import Objective, Recipe
 from dvaepp.recipes.smoothing import SmoothingConfig
 
-BETA = {1: 40.0}
-BETA_OF_MORE_LAYERS = 30.0
 AVERAGE = 0.05  # of the schedule: 3000 of 60 000 steps
 
 
@@ -31,7 +29,7 @@ def _relaxed(method: str, smoothing: str, about: str, objective: Objective = "re
         if beta is None and smoothing == "exponential":
             beta = table2.exponential_beta(dataset, layers, linear)
         elif beta is None:
-            beta = BETA.get(layers, BETA_OF_MORE_LAYERS)
+            beta = 40.0 if layers == 1 else 30.0
         parameters = {"scale": beta**-0.5} if smoothing == "gaussian" else {"beta": beta}
         return table2.rbm(dataset=dataset, layers=layers, linear=linear, seed=seed).changed(
             name=f"relaxed.{method}",

@@ -20,9 +20,8 @@ from dvaepp.recipes.schema import (
     within,
 )
 
-# by (data set is MNIST, layers, linear)
+# β by (data set is MNIST, layers, linear)
 EXPONENTIAL_BETA = {(True, 1, True): 12.0, (True, 1, False): 14.0, (False, 1, True): 14.0, (False, 1, False): 12.0}
-SPIKE_BETA = {(True, 1): 5.0, (False, 1): 5.0, (True, 2): 4.0, (False, 2): 4.0}
 
 
 def exponential_beta(dataset: str, layers: int, linear: bool) -> float:
@@ -41,10 +40,9 @@ def _recipe(
     prior: PriorConfig | None = None,
 ) -> Recipe:
     layers = within("layers", layers, 64)
-    mnist = "mnist" in dataset
     spike = objective == "rolfe"
     if beta is None and spike:
-        beta = SPIKE_BETA[mnist, min(layers, 2)]
+        beta = 5.0 if layers == 1 else 4.0
     elif beta is None:
         beta = exponential_beta(dataset, layers, linear)
     return Recipe(
@@ -61,11 +59,7 @@ def _recipe(
             epsilon=1e-3,
             weight_decay=1e-4,
             warmup=0.02,
-            decays=(
-                DecayConfig(at=0.6, factor=0.3),
-                DecayConfig(at=0.75, factor=0.3),
-                DecayConfig(at=0.95, factor=0.3),
-            ),
+            decays=tuple(DecayConfig(at=at, factor=0.3) for at in (0.6, 0.75, 0.95)),
         ),
         chains=ChainsConfig(num_chains=100, num_sweeps=40),
         training=TrainingConfig(steps=1_000_000, batch_size=100, objective=objective, kl_warmup=0.3, seed=seed),

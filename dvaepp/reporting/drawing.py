@@ -60,7 +60,7 @@ STYLE: Any = {
 
 LINES = 4  # groups that are drawn as lines; more become a heat map
 COLUMNS = 160  # of a heat map
-# Pictures inside an SVG cannot follow the page from light to dark: full colour, and nothing at zero, suits both.
+# A picture inside an SVG keeps its colours when the page turns dark: these are transparent at zero, which suits both.
 RAMP = ListedColormap([(*to_rgb("#2a78d6"), alpha) for alpha in np.linspace(0, 1, 256)])
 DIVERGING = ListedColormap(
     [(*to_rgb("#d9660f"), alpha) for alpha in np.linspace(1, 0, 128)]

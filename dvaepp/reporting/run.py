@@ -66,7 +66,7 @@ def read(folder: Path, recipe: Recipe, load: Callable[[Callable[[str], None]], T
     evaluation = _evaluation(folder, recipe, trained, problems)
     run = Run(name, recipe, training, validation, evaluation, trained, problems, _history(folder))
     if run.exported and not (training or validation):
-        problems.pop("metrics", None)  # they stayed where they were written
+        problems.pop("metrics", None)  # an export leaves them behind
     return run
 
 
