@@ -9,6 +9,8 @@ from dvaepp.cli.arguments import Debug, Device, argument, usable_device
 from dvaepp.errors import UsageError
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from dvaepp.reporting.run import Run
 
 FigureName = Literal["smoothing", "inverse-cdf", "scales", "bounds", "samples", "curves", "kl", "units", "rbm"]
@@ -48,23 +50,22 @@ def figure(
         raise UsageError(
             f"`figure {name}` takes no runs" if runs else f"`figure {name}` needs at least one run directory"
         )
+    from dvaepp.reporting import figures
+
+    device = usable_device(device)
     if name == "samples":
-        _figure_samples(runs, out, usable_device(device))
+        drawn = _samples(runs, device)
     elif runs:
-        from dvaepp.reporting.figures import of_runs, write
-
-        write(of_runs(name, [_read_run(folder, device) for folder in runs]), out)
+        drawn = figures.of_runs(name, [_read_run(folder, device) for folder in runs])
     else:
-        from dvaepp.reporting.figures import save
-
-        save(name, out, usable_device(device))
+        drawn = figures.without_runs(name, device)
+    figures.write(drawn, out)
     print(f"wrote {out}")
 
 
-def _figure_samples(folders: tuple[Path, ...], out: Path, device: str) -> None:
+def _samples(folders: tuple[Path, ...], device: str) -> "Figure":
     from dvaepp import runs
     from dvaepp.reporting.drawing import plain
-    from dvaepp.reporting.figures import write
     from dvaepp.reporting.figures.samples import draw
     from dvaepp.reporting.images import sampled
     from dvaepp.reporting.numbers import count
@@ -74,12 +75,12 @@ def _figure_samples(folders: tuple[Path, ...], out: Path, device: str) -> None:
         trained = runs.load(folder, device=device)
         about = f"{trained.recipe.name} on {trained.record['dataset']}, step {count(trained.record['step'])}"
         panels.append((plain(f"{folder.resolve().name}: {about}"), sampled(trained).cpu()))
-    write(draw(panels), out)
+    return draw(panels)
 
 
 def _read_run(folder: Path, device: str) -> "Run":
     from dvaepp import pretrained, runs
     from dvaepp.reporting.run import read
 
-    device, folder = usable_device(device), pretrained.folder(folder)
+    folder = pretrained.folder(folder)
     return read(folder, runs.read_recipe(folder), lambda say: runs.load(folder, device=device, say=say))

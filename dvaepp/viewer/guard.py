@@ -52,10 +52,9 @@ class Guard:
             return None
         if method != "POST":
             return 405, f"GET and POST are answered here, not {method}"
-        origins = headers.getlist("origin")
-        if any(origin not in [f"http://{host}" for host in self._hosts] for origin in origins):
-            return 403, "another site's page may not ask here"
-        if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        ours = [f"http://{host}" for host in self._hosts]
+        same_site = headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
+        if not same_site or any(origin not in ours for origin in headers.getlist("origin")):
             return 403, "another site's page may not ask here"
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             return 415, "a request is JSON: Content-Type must be application/json"

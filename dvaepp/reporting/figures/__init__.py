@@ -17,14 +17,13 @@ from dvaepp.reporting.panels import together
 from dvaepp.reporting.run import Run
 
 
-def save(name: str, out: Path, device: str = "cpu") -> None:
-    """Draw a figure that is not about runs and write it to `out`; the ending chooses the format."""
-    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
-    write(module.draw(device), out)
+def without_runs(name: str, device: str = "cpu") -> Figure:
+    """Figure `name`, one of those that need no run."""
+    return importlib.import_module(f"{__name__}.{name.replace('-', '_')}").draw(device)
 
 
 def of_runs(name: str, runs: Sequence[Run]) -> Figure:
-    """Figure `name` of runs: curves share their panels, other figures have panels for each run."""
+    """Figure `name` of runs: "curves" has all runs in each panel; "kl", "units" and "rbm" have panels for each run."""
     module = importlib.import_module(f"{__name__}.{name}")
     parts = [(run.name, module.panels(run)) for run in runs]
     if empty := [run for run, panels in parts if not panels]:
@@ -33,6 +32,7 @@ def of_runs(name: str, runs: Sequence[Run]) -> Figure:
 
 
 def write(figure: Figure, out: Path) -> None:
+    """Write a figure whole or not at all; the ending of the file's name chooses the format."""
     formats = figure.canvas.get_supported_filetypes()
     ending = out.suffix.lstrip(".").lower()
     if ending not in formats:
