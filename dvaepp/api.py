@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import torch
 
@@ -25,29 +26,33 @@ if TYPE_CHECKING:
     Trainable = Model | Recipe | str
 else:
     Source = Trainable = Any  # other things are refused with a remedy
-Beta = float | int | tuple[float | int, float | int]
+Count = SupportsIndex  # an int, or a whole number of NumPy
+Device = str | torch.device
+Beta = SupportsFloat | Sequence[SupportsFloat]
 STEPS = 10_000
 SHOWN = 40  # pictures of a run: images beside their reconstructions
 SAMPLES = 100
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()
 def train(
     model: Trainable,
     run_dir: Path | str,
     *,
     data: Source | None = None,
-    steps: int | None = None,
+    steps: Count | None = None,
     beta: Beta | None = None,
-    batch_size: int | None = None,
+    batch_size: Count | None = None,
     learning_rate: float | None = None,
-    seed: int | None = None,
-    patience: int | None = None,
+    seed: Count | None = None,
+    patience: Count | None = None,
     set: Mapping[str, Any] | None = None,
     callbacks: Sequence[loop.Callback] = (),
     resume: bool = False,
     pictures: bool = True,
     data_dir: Path | str | None = None,
-    device: str = "cpu",
+    device: Device = "cpu",
     say: Callable[[str], None] | None = None,
 ) -> Path:
     """Train a recipe, by name or as an object, or a model of one's own, and return the run's folder.
@@ -57,7 +62,8 @@ def train(
     (start, end); `set` changes any other field, as `--set` of the command line does:
     set={"chains.num_chains": 50, "training.kl_warmup": 0.1}. `patience` ends the run after so many validations
     without a better one. Each of `callbacks` is called with the record of each validation (`dvaepp.training.callbacks`
-    has some). A run that was killed goes on with `resume=True` and the same arguments, bit for bit on a CPU.
+    has some). A run that was killed goes on with `resume=True` and the same arguments, bit for bit on a CPU. A model of
+    one's own is in evaluation mode afterwards and has the weights of the best validation, which `load` gives, too.
 
     Choose it for every training: recipes of the paper, and models of your own such as `BinaryVAE`.
 
@@ -66,7 +72,7 @@ def train(
     >>> run = dvaepp.train(model, run_dir="runs/own", data=images, steps=4)
     >>> run = dvaepp.train("table2.rbm", run_dir="runs/rbm", data=images, steps=4)
     """
-    usable(device)
+    device = usable(device)
     given = {
         "training.steps": steps,
         "training.batch_size": batch_size,
@@ -76,8 +82,7 @@ def train(
     }
     changes = {path: value for path, value in given.items() if value is not None} | dict(set or {})
     if beta is not None:
-        start_end = isinstance(beta, tuple | list)
-        changes["smoothing.beta"] = {"start": beta[0], "end": beta[1]} if start_end else beta  # type: ignore[index]
+        changes["smoothing.beta"] = _start_end(beta) if isinstance(beta, tuple | list) else beta
     own = model if isinstance(model, Model) else None
     dataset, recipe = (
         _for_recipe(model, data, changes) if not isinstance(model, Model) else _for_own(model, data, changes)
@@ -93,14 +98,38 @@ def train(
         dataset=dataset,
         callbacks=callbacks,
     )
-    if pictures and distributed.rank() == 0:
-        dataset = recipe.data.load(data_dir) if dataset is None else dataset
-        write_pictures(runs.load(folder, device=device, model=own), dataset, folder / "samples")
+    if distributed.rank() == 0 and (pictures or own is not None):
+        trained = runs.load(folder, device=device, model=own)
+        if pictures:
+            dataset = recipe.data.load(data_dir) if dataset is None else dataset
+            write_pictures(trained, dataset, folder / "samples")
     return folder
 
 
+def _start_end(beta: Sequence[Any]) -> dict[str, Any]:
+    if len(beta) != 2:
+        raise UsageError(
+            f"beta is {beta}; expected a number or a pair (start, end); one for each group is "
+            f"set={{'smoothing.beta': {list(beta)}}}"
+        )
+    return {"start": beta[0], "end": beta[1]}
+
+
 def _overridden(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
-    return recipes.override(recipe, [f"{path}={json.dumps(value)}" for path, value in changes.items()])
+    return recipes.override(recipe, [f"{path}={_json(path, value)}" for path, value in changes.items()])
+
+
+def _json(path: str, value: Any) -> str:
+    """A value as `--set` takes it; numbers of NumPy and torch are numbers, and a path is its name."""
+
+    def plain(other: Any) -> Any:
+        if isinstance(other, Path):
+            return str(other)
+        if hasattr(other, "tolist"):
+            return other.tolist()
+        raise UsageError(f"{path} is a {type(other).__name__}; expected a number, a word, or a list or mapping of them")
+
+    return json.dumps(value, default=plain)
 
 
 def _for_recipe(recipe: Any, data: Source | None, changes: dict[str, Any]) -> tuple[Dataset | None, Recipe]:
@@ -129,7 +158,11 @@ def _for_own(model: Model, data: Source | None, changes: dict[str, Any]) -> tupl
         model=OwnConfig.of(model),
         smoothing=SmoothingConfig.of("exponential"),
         optimizer=OptimizerConfig(learning_rate=1e-3, epsilon=1e-8),
-        training=TrainingConfig(steps=STEPS, objective="marginal" if model.boltzmann is None else "boltzmann"),
+        training=TrainingConfig(
+            steps=STEPS,
+            objective="marginal" if model.boltzmann is None else "boltzmann",
+            precision="float64" if model.dtype == torch.float64 else "float32",
+        ),
     )
     return dataset, _overridden(recipe, changes)
 
@@ -151,7 +184,7 @@ def load(
     model: Model | None = None,
     which: str = "best",
     average: bool = False,
-    device: str = "cpu",
+    device: Device = "cpu",
 ) -> Trained:
     """The trained model of a run or of a shipped model's name; a run of one's own architecture needs `model`.
 
@@ -166,18 +199,18 @@ def load(
     >>> dvaepp.load("runs/own", model=model).encode(images).shape
     torch.Size([160, 8])
     """
-    return runs.load(run, which=which, average=average, device=device, model=model)
+    return runs.load(run, which=which, average=average, device=str(device), model=model)
 
 
 def evaluate(
     run: Path | str,
     *,
-    samples: int | None = None,
-    limit: int | None = None,
+    samples: Count | None = None,
+    limit: Count | None = None,
     model: Model | None = None,
     data: Source | None = None,
     split: str = "test",
-    device: str = "cpu",
+    device: Device = "cpu",
     data_dir: Path | str | None = None,
     **options: Any,
 ) -> dict[str, Any]:
@@ -196,11 +229,11 @@ def evaluate(
     return runs.evaluate(
         run,
         split=split,
-        num_samples=samples,
-        limit=limit,
+        num_samples=None if samples is None else index(samples),
+        limit=None if limit is None else index(limit),
         model=model,
         dataset=dataset,
-        device=device,
+        device=str(device),
         data_dir=data_dir,
         **options,
     )
@@ -212,7 +245,7 @@ def report(
     *,
     model: Model | None = None,
     data: Source | None = None,
-    device: str = "cpu",
+    device: Device = "cpu",
     data_dir: Path | None = None,
 ) -> Path:
     """Write the HTML page of a run, by default report.html in it, and return its path.
@@ -228,7 +261,7 @@ def report(
     recipe = runs.read_recipe(folder)
     if model is None:
         recipe.model.check_buildable()
-    about = read(folder, recipe, lambda say: runs.load(folder, device=device, say=say, model=model))
+    about = read(folder, recipe, lambda say: runs.load(folder, device=str(device), say=say, model=model))
     if out is None:
         out = Path(f"{folder.name}.html") if pretrained.is_shipped(folder) else folder / "report.html"
     out = Path(out)

@@ -5,12 +5,13 @@ import torch
 from dvaepp.errors import UsageError
 
 
-def usable(name: str) -> str:
+def usable(device: str | torch.device) -> str:
     """The name of a device that torch can compute on; refuses others in one line.
 
     >>> usable("cpu")
     'cpu'
     """
+    name = str(device)
     try:
         torch.empty(0, dtype=torch.float32, device=name).cpu()  # numbers on "meta" can be made, and never be had
     except (RuntimeError, AssertionError) as error:
