@@ -3,11 +3,13 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsFloat
+
+import torch
 
 from dvaepp import distributed, pretrained, recipes, runs
 from dvaepp.data import Dataset, Source, as_dataset, names, subset
-from dvaepp.devices import usable
+from dvaepp.devices import Device, usable
 from dvaepp.errors import UsageError
 from dvaepp.models.base import Model
 from dvaepp.models.trained import Trained
@@ -16,33 +18,36 @@ from dvaepp.reporting import page
 from dvaepp.reporting.images import reconstructed, sampled, save_grid
 from dvaepp.reporting.run import read
 from dvaepp.training import loop
+from dvaepp.types import Count
 
 if TYPE_CHECKING:
     Trainable = Model | Recipe | str
 else:
     Trainable = Any  # other things are refused with a remedy
-Beta = float | int | tuple[float | int, float | int]
+Beta = SupportsFloat | Sequence[SupportsFloat]
 STEPS = 10_000
 SHOWN = 40  # pictures of a run: images beside their reconstructions
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()
 def train(
     model: Trainable,
     run_dir: Path | str,
     *,
     data: Source | None = None,
-    steps: int | None = None,
+    steps: Count | None = None,
     beta: Beta | None = None,
-    batch_size: int | None = None,
+    batch_size: Count | None = None,
     learning_rate: float | None = None,
-    seed: int | None = None,
-    patience: int | None = None,
+    seed: Count | None = None,
+    patience: Count | None = None,
     set: Mapping[str, Any] | None = None,
     callbacks: Sequence[loop.Callback] = (),
     resume: bool = False,
     pictures: bool = True,
     data_dir: Path | str | None = None,
-    device: str = "cpu",
+    device: Device = "cpu",
     say: Callable[[str], None] | None = None,
 ) -> Path:
     """Train a recipe, by name or as an object, or a model of one's own, and return the run's folder.
@@ -52,7 +57,8 @@ def train(
     (start, end); `set` changes any other field, as `--set` of the command line does:
     set={"chains.num_chains": 50, "training.kl_warmup": 0.1}. `patience` ends the run after so many validations
     without a better one. Each of `callbacks` is called with the record of each validation (`dvaepp.training.callbacks`
-    has some). A run that was killed goes on with `resume=True` and the same arguments, bit for bit on a CPU.
+    has some). A run that was killed goes on with `resume=True` and the same arguments, bit for bit on a CPU. A model of
+    one's own is in evaluation mode afterwards and has the weights of the best validation, which `load` gives, too.
 
     Choose it for every training: recipes of the paper, and models of your own such as `BinaryVAE`.
 
@@ -61,7 +67,7 @@ def train(
     >>> run = dvaepp.train(model, run_dir="runs/own", data=images, steps=4)
     >>> run = dvaepp.train("table2.rbm", run_dir="runs/rbm", data=images, steps=4)
     """
-    usable(device)
+    device = usable(device)
     given = {
         "training.steps": steps,
         "training.batch_size": batch_size,
@@ -71,7 +77,7 @@ def train(
     }
     changes = {path: value for path, value in given.items() if value is not None} | dict(set or {})
     if beta is not None:
-        changes["smoothing.beta"] = {"start": beta[0], "end": beta[1]} if isinstance(beta, tuple | list) else beta
+        changes["smoothing.beta"] = _start_end(beta) if isinstance(beta, tuple | list) else beta
     own = model if isinstance(model, Model) else None
     dataset, recipe = _for_recipe(model, data, changes) if own is None else _for_own(own, data, changes)
     folder = loop.train(
@@ -85,14 +91,38 @@ def train(
         dataset=dataset,
         callbacks=callbacks,
     )
-    if pictures and distributed.rank() == 0:
-        dataset = recipe.data.load(data_dir) if dataset is None else dataset
-        write_pictures(runs.load(folder, device=device, model=own), dataset, folder / "samples")
+    if distributed.rank() == 0 and (pictures or own is not None):
+        trained = runs.load(folder, device=device, model=own)
+        if pictures:
+            dataset = recipe.data.load(data_dir) if dataset is None else dataset
+            write_pictures(trained, dataset, folder / "samples")
     return folder
 
 
+def _start_end(beta: Sequence[Any]) -> dict[str, Any]:
+    if len(beta) != 2:
+        raise UsageError(
+            f"beta is {beta}; expected a number or a pair (start, end); one for each group is "
+            f"set={{'smoothing.beta': {list(beta)}}}"
+        )
+    return {"start": beta[0], "end": beta[1]}
+
+
 def _overridden(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
-    return recipes.override(recipe, [f"{path}={json.dumps(value)}" for path, value in changes.items()])
+    return recipes.override(recipe, [f"{path}={_json(path, value)}" for path, value in changes.items()])
+
+
+def _json(path: str, value: Any) -> str:
+    """A value as `--set` takes it; numbers of NumPy and torch are numbers, and a path is its name."""
+
+    def plain(other: Any) -> Any:
+        if isinstance(other, Path):
+            return str(other)
+        if hasattr(other, "tolist"):
+            return other.tolist()
+        raise UsageError(f"{path} is a {type(other).__name__}; expected a number, a word, or a list or mapping of them")
+
+    return json.dumps(value, default=plain)
 
 
 def _for_recipe(recipe: Any, data: Source | None, changes: dict[str, Any]) -> tuple[Dataset | None, Recipe]:
@@ -120,7 +150,11 @@ def _for_own(model: Model, data: Source | None, changes: dict[str, Any]) -> tupl
         model=OwnConfig.of(model),
         smoothing=SmoothingConfig.of("exponential"),
         optimizer=OptimizerConfig(learning_rate=1e-3, epsilon=1e-8),
-        training=TrainingConfig(steps=STEPS, objective="marginal" if model.boltzmann is None else "boltzmann"),
+        training=TrainingConfig(
+            steps=STEPS,
+            objective="marginal" if model.boltzmann is None else "boltzmann",
+            precision="float64" if model.dtype == torch.float64 else "float32",
+        ),
     )
     return dataset, _overridden(recipe, changes)
 
@@ -140,7 +174,7 @@ def report(
     *,
     model: Model | None = None,
     data: Source | None = None,
-    device: str = "cpu",
+    device: Device = "cpu",
     data_dir: Path | None = None,
 ) -> Path:
     """Write the HTML page of a run, by default report.html in it, and return its path.

@@ -4,13 +4,16 @@ import torch
 
 from dvaepp.errors import UsageError
 
+Device = str | torch.device
 
-def usable(name: str) -> str:
+
+def usable(device: Device) -> str:
     """The name of a device that torch can compute on; refuses others in one line.
 
     >>> usable("cpu")
     'cpu'
     """
+    name = str(device)
     try:
         torch.empty(0, dtype=torch.float32, device=name).cpu()  # numbers on "meta" can be made, and never be had
     except (RuntimeError, AssertionError) as error:

@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Sequence
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from dvaepp import distributed, pretrained
 from dvaepp.data import Dataset, Source, as_dataset, subset
-from dvaepp.devices import usable
+from dvaepp.devices import Device, usable
 from dvaepp.errors import UsageError, to_stderr
 from dvaepp.evaluation import log_likelihood, paired
 from dvaepp.evaluation import record as evaluations
@@ -29,6 +30,7 @@ from dvaepp.smoothing.base import Smoothing
 from dvaepp.training import checkpoint
 from dvaepp.training.same_data import check_same_data
 from dvaepp.training.schedules import smoothing_at
+from dvaepp.types import Count
 
 CHECKED_IMAGES = 256  # images whose bits are the starts of chains that test log Z
 
@@ -49,7 +51,7 @@ def load(
     model: Model | None = None,
     which: str = "best",
     average: bool = False,
-    device: str = "cpu",
+    device: Device = "cpu",
     say: Callable[[str], None] | None = None,
 ) -> Trained:
     """The trained model of a run or of a shipped model's name; a run of one's own architecture needs `model`.
@@ -72,7 +74,7 @@ def load(
     recipe = read_recipe(run)
     if model is None:
         recipe.model.check_buildable()
-    usable(device)
+    device = usable(device)
     saved = checkpoint.read(pretrained.folder(run) / "checkpoints", which, device, say or to_stderr)
     weights = checkpoint.under("average" if average else "model", saved.tensors)
     if average and not weights:
@@ -181,13 +183,13 @@ def dataset_of(recipe: Recipe, data_dir: Path | str | None = None) -> Dataset:
 def evaluate(
     run: Path | str,
     *,
-    samples: int | None = None,
-    limit: int | None = None,
+    samples: Count | None = None,
+    limit: Count | None = None,
     model: Model | None = None,
     data: Source | None = None,
     split: str = "test",
     beta: str | None = None,
-    device: str = "cpu",
+    device: Device = "cpu",
     data_dir: Path | str | None = None,
     seed: int = 0,
     show_progress: bool | None = None,
@@ -219,7 +221,8 @@ def evaluate(
         raise UsageError(f"beta must be 'inf' or 'training', got {beta!r}")
     trained = load(run, device=device, say=say, model=model)
     recipe = trained.recipe
-    num_samples = recipe.evaluation.samples if samples is None else samples
+    num_samples = recipe.evaluation.samples if samples is None else index(samples)
+    limit = None if limit is None else index(limit)
     if num_samples < 1 or (limit is not None and limit < 1):
         raise UsageError(f"samples and limit must be at least 1, got {num_samples} and {limit}")
     likelihood = recipe.model.expected_likelihood

@@ -1,4 +1,6 @@
-"""Tensor aliases. Shapes are checked by beartype while tests run and cost nothing otherwise."""
+"""Aliases of types. Shapes of tensors are checked by beartype while tests run and cost nothing otherwise."""
+
+from typing import SupportsIndex
 
 from jaxtyping import Float
 from torch import Size, Tensor
@@ -10,3 +12,6 @@ Parameter = float | int | Tensor
 """A scalar, or one value per unit."""
 
 Shape = Size | list[int] | tuple[int, ...]
+
+Count = SupportsIndex
+"""An int, or a whole number of NumPy or torch."""

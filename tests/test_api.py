@@ -19,6 +19,7 @@ from dvaepp.models.base import LogWeights, Model, Smoothings, Terms
 from dvaepp.models.noise import BatchNoise
 from dvaepp.priors import RBM, BoltzmannMachine, Directed
 from dvaepp.priors.family import DirectedPrior, Network
+from dvaepp.smoothing import Exponential
 from dvaepp.training import checkpoint
 from dvaepp.training.callbacks import tensorboard, wandb
 from tests.training.toy import quiet
@@ -61,7 +62,7 @@ def images() -> Tensor:
     return (x.bool() ^ (torch.rand(x.shape, generator=g) < 0.05)).float()
 
 
-def _train(model: Any, run_dir: Path, images: Any, steps: int = 20, **options: Any) -> Path:
+def _train(model: Any, run_dir: Path, images: Any, steps: Any = 20, **options: Any) -> Path:
     settings = SMALL | options.pop("set", {})
     return dvaepp.train(
         model, run_dir, data=images, steps=steps, set=settings, **{"say": quiet, "pictures": False} | options
@@ -228,6 +229,81 @@ def test_arrays_rows_folders_and_recipes_are_trained_alike(images: Tensor, tmp_p
     assert dvaepp.evaluate(run, samples=5, limit=5)["num_images"] == 5  # a path is read again
     with pytest.raises(UsageError, match="was given in Python"):
         dvaepp.evaluate(tmp_path / "tensor", samples=5)
+
+
+def test_rows_are_trained_with_several_importance_samples(images: Tensor, tmp_path: Path) -> None:
+    model = _own(encoders=[nn.Linear(36, 8)])
+    settings = {"training.importance_samples": 3, "training.objective": "relaxed"}
+    _train(model, tmp_path / "run", images.flatten(1), 2, set=settings)
+
+
+def test_batches_of_one_image_are_trained_without_a_warning(images: Tensor, tmp_path: Path) -> None:
+    run = _train(_own(), tmp_path / "run", images, 2, set={"training.batch_size": 1})
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["active_units"] for line in lines if "bound" in line] == [[0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_training_turns_gradients_on_for_itself(mode: Any, images: Tensor, tmp_path: Path) -> None:
+    model = _own()
+    model.prepare((1, 6, 6), (1, 6, 6))
+    before = model.decoder.weight.detach().clone()
+    with mode():
+        _train(model, tmp_path / "run", images, 2, pictures=True)
+        assert not torch.is_grad_enabled()
+    assert not torch.equal(model.decoder.weight, before)
+
+
+@pytest.mark.parametrize("pictures", [False, True])
+def test_a_trained_model_holds_the_weights_of_its_best_validation(
+    pictures: bool, images: Tensor, tmp_path: Path
+) -> None:
+    model, scores = _own(), [1.0, 5.0, 2.0, 3.0]
+
+    def judge(record: dict[str, Any]) -> None:
+        record["validation_log_likelihood"] = scores[record["step"] - 1]
+
+    run = _train(model, tmp_path / "run", images, 4, callbacks=[judge], pictures=pictures)
+    best = checkpoint.read(run / "checkpoints", "best")
+    assert best.record["step"] == 2 and not model.training
+    for name, value in checkpoint.under("model", best.tensors).items():
+        assert torch.equal(model.state_dict()[name], value)
+
+
+def test_a_model_in_float64_is_trained_in_float64(images: Tensor, tmp_path: Path) -> None:
+    run = _train(_own().double(), tmp_path / "run", images, 2)
+    assert json.loads((run / "recipe.json").read_text())["training"]["precision"] == "float64"
+    assert dvaepp.load(run, model=_own()).dtype == torch.float64
+
+
+def test_numbers_of_numpy_and_torch_and_devices_and_paths_are_taken(
+    images: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    settings = {"chains.num_sweeps": torch.tensor(1), "optimizer.learning_rate": np.float32(0.01)}
+    options = {"seed": np.int64(7), "device": torch.device("cpu"), "set": settings, "beta": np.float32(5)}
+    run = _train(_own(), Path("~/run"), images, np.int64(2), **options)
+    assert run == tmp_path / "run"
+    recipe = json.loads((run / "recipe.json").read_text())
+    assert recipe["training"]["seed"] == 7 and recipe["chains"]["num_sweeps"] == 1
+    options = {"samples": np.int64(3), "limit": np.int64(4), "device": torch.device("cpu")}
+    result = dvaepp.evaluate("~/run", model=_own(), data=images, **options)
+    assert json.loads((run / "evaluation.json").read_text()) == result
+    assert (result["num_samples"], result["num_images"]) == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beta": (1, 2, 3)}, r"beta is \(1, 2, 3\); expected a number or a pair \(start, end\)"),
+        ({"set": {"smoothing.beta": Exponential(8.0)}}, "smoothing.beta is a Exponential; expected"),
+    ],
+)
+def test_settings_of_the_wrong_kind_are_refused(
+    options: dict[str, Any], message: str, images: Tensor, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        _train(_own(), tmp_path / "run", images, 2, **options)
 
 
 def test_patience_ends_a_run_that_gets_no_better(images: Tensor, tmp_path: Path) -> None:

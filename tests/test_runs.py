@@ -137,6 +137,10 @@ def test_load_gives_a_model_that_knows_its_data(run: Path) -> None:
     "arguments, message",
     [
         (["train", "table2.rmb"], "no recipe called 'table2.rmb'; did you mean table2.rbm"),
+        (
+            ["train", "demo", "training.steps=30"],
+            "no argument 'training.steps'; a field of this name is set by --set training.steps=VALUE",
+        ),
         (["train", "table2.rbm", "layer=2"], "takes no argument 'layer'; did you mean layers"),
         (
             ["train", "table2.rbm", "steps=2"],

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
-from torch.utils.data import IterableDataset
 
 from dvaepp.data import arrays, store
 from dvaepp.data.base import Dataset, Likelihood
@@ -86,8 +86,9 @@ def _part(data: Any, where: str) -> Part:
     elif isinstance(data, np.ndarray):
         array = data
     else:
-        stack = ": torch.stack or numpy.stack makes one of it" if isinstance(data, list | tuple) else ""
-        raise UsageError(f"{where} is a {type(data).__name__}; expected {TAKEN}{stack}")
+        remedy = ": torch.stack or numpy.stack makes one of it" if isinstance(data, list | tuple) else ""
+        remedy = ": give its .dataset" if isinstance(data, DataLoader) else remedy
+        raise UsageError(f"{where} is a {type(data).__name__}; expected {TAKEN}{remedy}")
     if array.dtype.kind not in "biuf":
         raise UsageError(f"{where} holds values of type {array.dtype}; expected bytes, or numbers in [0, 1]")
     return Part(as_images(array, where, flat=True), where, labels, flat=array.ndim == 2)
@@ -119,7 +120,7 @@ def _items(data: "TorchDataset[Any]", where: str) -> tuple[Array, Tensor | None]
 
 
 def _item(item: Any) -> tuple[Array, int | None]:
-    image, label = (item[0], item[1]) if isinstance(item, tuple | list) and len(item) > 1 else (item, None)
+    image, label = (*item, None)[:2] if isinstance(item, tuple | list) else (item, None)
     found = image.detach().cpu().numpy() if isinstance(image, Tensor) else np.asarray(image)
     whole = isinstance(label, int | np.integer) or (isinstance(label, Tensor) and label.numel() == 1)
     return found, int(label) if whole and label is not None else None

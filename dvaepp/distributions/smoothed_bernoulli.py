@@ -31,7 +31,7 @@ class SmoothedBernoulli(Distribution):
 
     def __init__(
         self,
-        logits: Units | None = None,
+        logits: Tensor | None = None,
         smoothing: Smoothing | None = None,
         validate_args: bool | None = None,
         *,
@@ -48,6 +48,8 @@ class SmoothedBernoulli(Distribution):
                 f"smoothing must be an Overlapping smoothing such as Exponential(8.0), got {smoothing!r}: "
                 "the others have no density of ζ given z"
             )
+        if not logits.is_floating_point():  # all that is computed of them is in their type
+            logits = logits.to(torch.get_default_dtype())
         self.logits = logits.expand(broadcast_shape(logits=logits, **smoothing.parameters()))
         super().__init__(self.logits.shape, validate_args=validate_args)
         if self._validate_args:

@@ -74,6 +74,8 @@ class Trained(nn.Module):
         bits = bits if isinstance(bits, Tensor) else torch.from_numpy(bits)
         if bits.dim() != 2 or bits.shape[-1] != self.model.num_units:
             raise UsageError(f"bits must have shape (batch, {self.model.num_units}), got {tuple(bits.shape)}")
+        if not bool(((bits >= 0) & (bits <= 1)).all()):  # neither holds for a NaN
+            raise UsageError("bits must be 0 or 1, or in between: bits > 0 makes them of -1 and 1")
         return self.model.decode(bits.to(self.device, self.dtype), generator, mean)
 
     @torch.no_grad()

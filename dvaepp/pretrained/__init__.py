@@ -7,6 +7,7 @@
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ def names() -> list[str]:
 
 def folder(run_or_name: Path | str) -> Path:
     """The folder of a run or of a shipped model. A path that exists wins over a name."""
-    path = Path(run_or_name)
+    path = Path(os.path.expanduser(run_or_name))
     if path.exists():
         return path
     if str(run_or_name) in names():

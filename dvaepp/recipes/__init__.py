@@ -53,7 +53,9 @@ def build(name: str, arguments: Sequence[str] = (), overrides: Sequence[str] = (
     given: dict[str, Any] = {}
     for key, text in map(_pair, arguments):
         if key not in parameters:
-            fields = [path for path in _leaves(function().model_dump(mode="json")) if path.split(".")[-1] == key]
+            fields = [
+                path for path in _leaves(function().model_dump(mode="json")) if key in (path, path.split(".")[-1])
+            ]
             remedy = f"; a field of this name is set by --set {fields[0]}=VALUE" if fields else ""
             raise UsageError(f"{name} takes no argument {_short(key)}{remedy or _nearest(key, list(parameters))}")
         given[key] = _convert(key, text, parameters[key].annotation)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from dvaepp import distributed
 from dvaepp.data import Dataset
+from dvaepp.data.store import expanded
 from dvaepp.errors import to_stderr
 from dvaepp.files import write_durably
 from dvaepp.models.base import Model, Terms
@@ -70,7 +71,7 @@ def train(
     >>> recipe = dvaepp.recipes.build("demo", overrides=["training.steps=10", "training.validation_images=2"])
     >>> run = train(recipe, "run", dataset=dvaepp.data.as_dataset(torch.ones(20, 28, 28)), say=lambda line: None)
     """
-    folder = Path(run_dir)
+    folder = expanded(run_dir)
     say = say or to_stderr
     if distributed.rank() != 0:
         say = _nothing

@@ -93,7 +93,7 @@ def _loss(recipe: Recipe, state: State, x: Tensor, shard: Shard | None = None) -
     training, t = recipe.training, state.step / recipe.training.steps
     weight = kl_weight(training.kl_warmup, t)
     samples = training.importance_samples
-    images = x if samples == 1 else x.repeat(samples, 1, 1, 1)
+    images = x.repeat(samples, *(1 for _ in x.shape[1:]))
     noise = BatchNoise(state.generator, x.device, shard, samples, x.dtype)
     smoothing = smoothing_at(recipe.smoothing, t)
     found = state.model.terms(

@@ -80,7 +80,7 @@ def score(record: dict[str, Any]) -> float:
 
 
 def active_units(logits: list[Tensor]) -> list[int]:
-    return [int((torch.sigmoid(group).var(0) > ACTIVE_VARIANCE).sum()) for group in logits]
+    return [int((torch.sigmoid(group).var(0, correction=0) > ACTIVE_VARIANCE).sum()) for group in logits]
 
 
 def judged(recipe: Recipe, state: State, record: dict[str, Any]) -> tuple[State, bool]:

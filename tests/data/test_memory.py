@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from dvaepp.data import Dataset, as_dataset
 from dvaepp.errors import UsageError
@@ -113,7 +113,9 @@ def test_torch_datasets_are_read_with_their_labels() -> None:
     data = as_dataset(TensorDataset(images[:, None], labels))
     assert torch.equal(data.train, as_dataset(GREY).train)
     assert torch.equal(images[data.labels["train"], None], data.train)
-    assert as_dataset(TensorDataset(images)).labels == {}
+    for alone in (images, images[:, None]):
+        found = as_dataset(TensorDataset(alone))
+        assert torch.equal(found.train, data.train) and found.labels == {}
     with pytest.raises(UsageError, match="without a length"):
         as_dataset(_Endless())
     with pytest.raises(UsageError, match=r"item 1 of data is uint8 \(2, 5\), and the first uint8 \(6, 5\)"):
@@ -152,6 +154,10 @@ def test_paths_names_and_data_sets_are_taken(tmp_path: Path) -> None:
     [
         ([torch.zeros(6, 5)] * 20, "data is a list; expected a tensor, .*: torch.stack or numpy.stack"),
         (None, "data is a NoneType; expected a tensor"),
+        (
+            DataLoader(TensorDataset(torch.zeros(20, 6, 5))),
+            "data is a DataLoader; expected a tensor, .*give its .dataset",
+        ),
         (
             GREY.astype(np.float32),
             r"values from 0 to 255; expected float32 in \[0, 1\]: divide by 255, or .* white=255",

@@ -170,3 +170,12 @@ def test_independent_units_add_up() -> None:
     q, p = (Independent(SmoothedBernoulli(torch.full((4, 3), x), Exponential(8.0)), 1) for x in (0.3, -1.0))
     torch.testing.assert_close(kl.kl_divergence(q, p), kl.kl_divergence(q.base_dist, p.base_dist).sum(-1))
     torch.testing.assert_close(q.entropy(), q.base_dist.entropy().sum(-1))
+
+
+def test_whole_logits_are_numbers_like_others() -> None:
+    """Samples and moments in the type of such logits would be whole numbers, too, nearly all of them 0."""
+    logits = torch.tensor([0, 1, -2])
+    found, expected = (SmoothedBernoulli(given, Exponential(8.0)) for given in (logits, logits.float()))
+    samples = [q.rsample((4,), torch.Generator().manual_seed(0)) for q in (found, expected)]
+    assert torch.equal(*samples) and torch.equal(found.mean, expected.mean)
+    assert torch.equal(found.log_prob(samples[0]), expected.log_prob(samples[0]))

@@ -83,6 +83,9 @@ def test_bits_are_taken_from_arrays_and_in_one_shape(trained: Trained) -> None:
     assert torch.equal(trained.decode(bits.bool().numpy()), trained.decode(bits))
     with pytest.raises(ValueError, match=r"bits must have shape \(batch, 8\), got \(8,\)"):
         trained.decode(bits[0])
+    for wrong in (2 * bits - 1, torch.full_like(bits, torch.nan)):
+        with pytest.raises(ValueError, match="bits must be 0 or 1, .*bits > 0 makes them of -1 and 1"):
+            trained.decode(wrong)
 
 
 def test_images_of_another_size_are_the_callers_to_mend(trained: Trained) -> None:
