@@ -220,6 +220,8 @@ def evaluate(
     if beta not in (None, "inf", "training"):
         raise UsageError(f"beta must be 'inf' or 'training', got {beta!r}")
     trained = load(run, device=device, say=say, model=model)
+    if log_z_options and trained.model.boltzmann is None:
+        raise UsageError(f"evaluate has no option {next(iter(log_z_options))!r} for a model without a Boltzmann prior")
     recipe = trained.recipe
     num_samples = recipe.evaluation.samples if samples is None else index(samples)
     limit = None if limit is None else index(limit)

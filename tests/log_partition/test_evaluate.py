@@ -7,6 +7,7 @@ import pytest
 
 from dvaepp import log_partition, runs
 from dvaepp.cli import main
+from dvaepp.errors import UsageError
 from tests.training.toy import halves
 
 
@@ -24,3 +25,13 @@ def test_evaluate_compares_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert starts["num_states"] == 40 and starts["lower_bound"] <= exact["value"] + 1e-6
     assert abs(starts["value"] - exact["value"]) < 5 * starts["standard_error"]
     assert abs(found["value"] - exact["value"]) < 5 * found["standard_error"]
+
+
+@pytest.mark.parametrize("recipe", ["table2.rbm", "table2.marginal"])
+def test_an_option_that_nothing_takes_is_refused(recipe: str, tmp_path: Path) -> None:
+    run, images = tmp_path / "run", halves(tmp_path)
+    changes = [f"data.path={images}", "model.groups=[4]", "training.steps=2"]
+    main(["train", recipe, "--run-dir", str(run), *(p for c in changes for p in ("--set", c))])
+    with pytest.raises(UsageError, match="no option 'sampels'"):
+        runs.evaluate(run, sampels=5)
+    assert not (run / "evaluation.json").exists()
