@@ -38,15 +38,6 @@ class Layer(NamedTuple):
         return (self.z.detach() * self.logits.detach()).sum(-1) - self.log_normalizer
 
 
-class Branches(NamedTuple):
-    """Values of f on every branch and what they were computed from; branch a is row a."""
-
-    signal: Tensor
-    """f_a on branch a, (layers, batch)."""
-    split: list[Tensor]
-    """The value layer a takes on branch a, (batch, units), a leaf or a function of the estimator's parameters."""
-
-
 Attach = Callable[[Tensor, Tensor, Tensor], Tensor]
 Relax = Callable[[int, Tensor, Tensor], Tensor]
 
@@ -87,13 +78,14 @@ def log_q_from(layers: Sequence[Layer]) -> list[Tensor]:
     return tails
 
 
-def branch(target: Target, layers: Sequence[Layer], split: Sequence[Tensor], follow: Relax) -> Branches:
-    """Walk every branch to the end; `split[a]` is the value of layer a, `follow(b, logits, ρ)` that of a later layer.
+def branch(target: Target, layers: Sequence[Layer], split: Sequence[Tensor], follow: Relax) -> Tensor:
+    """f_a on branch a, as row a of (layers, batch), after a walk through every branch to its end.
 
-    log q of the layer that splits takes the draw's logits as constants: f_a is a function of z_a alone there.
+    Branch a gives layer a the value `split[a]` (batch, units), and a later layer b the value `follow(b, logits, ρ)`.
+    log q of layer a takes the logits of the draw as constants, so that f_a is a function of z_a alone there.
     """
     z, log_q = _walk(target, layers, split, follow)
-    return Branches(target.log_joint(z) - log_q, list(split))
+    return target.log_joint(z) - log_q
 
 
 def antithetic_pairs(target: Target, layers: Sequence[Layer]) -> tuple[Tensor, list[Tensor], Tensor]:

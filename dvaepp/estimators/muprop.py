@@ -47,12 +47,13 @@ class MuProp(Estimator):
         self.check_target(target)
         layers = draw(target, generator)
         log_joint = target.log_joint([layer.z for layer in layers])
-        branches = branch(target, layers, [layer.mu.clone().requires_grad_() for layer in layers], _mean_field)
-        slopes = torch.autograd.grad(branches.signal.sum(), branches.split)
+        means = [layer.mu.clone().requires_grad_() for layer in layers]
+        expanded = branch(target, layers, means, _mean_field)
+        slopes = torch.autograd.grad(expanded.sum(), means)
         signal = log_joint.detach() - torch.stack(log_q_from(layers))
         scores = [layer.score for layer in layers]
         linear = torch.stack([(slope * score).sum(-1) for slope, score in zip(slopes, scores, strict=True)])
-        residual = signal - branches.signal.detach() - linear - self.baselines(target.context, layers)
+        residual = signal - expanded.detach() - linear - self.baselines(target.context, layers)
         gradients = [
             weight[:, None] * score + control_mean(layer, slope)
             for weight, score, layer, slope in zip(residual.detach(), scores, layers, slopes, strict=True)

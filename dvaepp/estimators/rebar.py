@@ -78,9 +78,8 @@ class REBAR(Estimator):
         split = [relax(a, layer.logits.detach(), layer.rho) for a, layer in enumerate(layers)]
         if not temperature.requires_grad:
             split = [s.requires_grad_() for s in split]
-        relaxed = branch(target, layers, split, relax)
-        slopes = torch.autograd.grad(relaxed.signal.sum(), split, create_graph=self._learns)
-        values = relaxed.signal
+        values = branch(target, layers, split, relax)
+        slopes = torch.autograd.grad(values.sum(), split, create_graph=self._learns)
         if len(layers) == 1:
             # λ moves c only through ζ, and that derivative is at hand: a second pass through the model is saved
             values = values.detach() + (slopes[0].detach() * (split[0] - split[0].detach())).sum(-1)

@@ -72,8 +72,8 @@ def read(folder: Path | str) -> PerImage:
         raise OSError(f"{path} cannot be read ({error}): dvaepp evaluate {folder} makes a new one") from None
 
 
-def difference(mine: PerImage, other: PerImage, weights: str = "trained", other_weights: str = "trained") -> Difference:
-    """`mine` minus `other` on the images of both, which have to be the same ones.
+def difference(mine: PerImage, other: PerImage, weights: str = "trained") -> Difference:
+    """`mine` with these weights minus `other` with its trained ones, on the images of both, which must be the same.
 
     >>> difference(read("runs/relaxed"), read("runs/table2"))
     """
@@ -83,9 +83,9 @@ def difference(mine: PerImage, other: PerImage, weights: str = "trained", other_
             raise UsageError(f"the two were evaluated on different images ({name} {pair}): evaluate both alike")
     if not np.array_equal(mine.indices, other.indices):
         raise UsageError("the two were evaluated on different images: evaluate both with the same --limit")
-    gaps = mine.log_likelihood[weights] - other.log_likelihood[other_weights]
+    gaps = mine.log_likelihood[weights] - other.log_likelihood["trained"]
     image_error = float(gaps.std(ddof=1) / math.sqrt(len(gaps))) if len(gaps) > 1 else math.inf
-    shared = math.hypot(_log_z_error(mine, weights), _log_z_error(other, other_weights))
+    shared = math.hypot(_log_z_error(mine, weights), _log_z_error(other, "trained"))
     return Difference(float(gaps.mean()), math.hypot(image_error, shared), image_error, len(gaps))
 
 

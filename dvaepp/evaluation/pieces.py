@@ -33,10 +33,8 @@ def _together(pieces: Sequence[Tensor], found: dict[int, Tensor], device: str) -
     if distributed.size() == 1:
         return torch.cat([found[index] for index in range(len(pieces))])
     (columns,) = distributed.largest(max((result.shape[1] for result in found.values()), default=0))
-    rows = []
     for index, piece in enumerate(pieces):
-        rows.append(found.get(index, torch.zeros(len(piece), int(columns), dtype=torch.float64, device=device)))
-    whole = torch.cat(rows)
-    return distributed.gather(
-        whole, distributed.Shard(0, len(whole), len(whole))
-    )  # every row is zero but in one process
+        found.setdefault(index, torch.zeros(len(piece), int(columns), dtype=torch.float64, device=device))
+    whole = torch.cat([found[index] for index in range(len(pieces))])
+    # A row is zero in all processes but one, so that the sum over processes is the row.
+    return distributed.total(whole)

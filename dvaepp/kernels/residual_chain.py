@@ -254,7 +254,11 @@ def _results_backward(
     check_shape("residual_chain", "dout", dout.shape, plan.out)
     check_shape("residual_chain", "kept", [piece.numel() for piece in kept], plan.kept)
     dskip = dout.new_empty(plan.first if plan.blocks > 1 else 0)
-    return dout.new_empty(plan.first), dskip, [torch.empty_like(p, memory_format=DENSE) for p in parameters]
+    return (
+        dout.new_empty(plan.first),
+        dskip,
+        [torch.empty_like(p, memory_format=torch.contiguous_format) for p in parameters],
+    )
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, list[Tensor]]) -> None:
@@ -352,7 +356,6 @@ class _Rooms:
         return [self.area * width for _, width in self.found]
 
 
-DENSE = torch.contiguous_format
 PIECE = 1 << 21  # floats in a piece, 8 MB: allocators keep several times that
 PIECE_BITS = 40  # as in residual_chain.c
 FIRST, SKIP, OUT = DOUT, DFIRST, DSKIP = -1, -2, -3  # places of the caller's arrays, forward and backward

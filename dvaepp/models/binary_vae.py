@@ -15,7 +15,7 @@ from dvaepp.models.dry_run import check_parts, dry_run
 from dvaepp.models.inpainting import Latents
 from dvaepp.models.latents import smoothed
 from dvaepp.models.likelihoods import Likelihood, Own, own
-from dvaepp.models.noise import BatchNoise
+from dvaepp.models.noise import BatchNoise, repeated
 from dvaepp.models.summary import Row, count
 from dvaepp.numerics import widened
 from dvaepp.objectives.prior_kl import prior_kl
@@ -37,11 +37,6 @@ class Groups(NamedTuple):
 
     logits: list[Tensor]
     zeta: list[Tensor]
-
-
-def repeated(x: Tensor, copies: int) -> Tensor:
-    """`copies` of the rows of x, one after another."""
-    return x if copies == 1 else x.repeat(copies, *(1 for _ in x.shape[1:]))
 
 
 class BinaryVAE(Model):

@@ -155,7 +155,7 @@ class GaussianPixels(Likelihood):
 
     def log_prob(self, parameters: Tensor, x: Tensor) -> Tensor:
         mean, log_sd = parameters.unbind(1)
-        return -0.5 * ((x - mean) * torch.exp(-log_sd)) ** 2 - log_sd - HALF_LOG_2PI
+        return normal_log_prob(x, mean, log_sd)
 
     def sample(self, parameters: Tensor, generator: torch.Generator | None) -> Tensor:
         mean, log_sd = parameters.unbind(1)
@@ -201,6 +201,11 @@ class OwnLikelihood(Likelihood):
 
     def mean(self, parameters: Tensor) -> Tensor:
         return parameters
+
+
+def normal_log_prob(x: Tensor, mean: Tensor, log_sd: Tensor) -> Tensor:
+    """The log density of each number x under a normal distribution."""
+    return -0.5 * ((x - mean) * torch.exp(-log_sd)) ** 2 - log_sd - HALF_LOG_2PI
 
 
 LIKELIHOODS: dict[str, tuple[Likelihood, ...]] = {

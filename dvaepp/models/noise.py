@@ -9,6 +9,11 @@ from dvaepp.distributed import Shard
 from dvaepp.numerics import uniform, working_dtype
 
 
+def repeated(x: Tensor, copies: int) -> Tensor:
+    """`copies` of the rows of x, one after another."""
+    return x if copies == 1 else x.repeat(copies, *(1 for _ in x.shape[1:]))
+
+
 @dataclass(frozen=True)
 class BatchNoise:
     """Uniform and normal noise of shape (rows, ...).

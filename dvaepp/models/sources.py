@@ -96,10 +96,10 @@ class PosteriorSource:
 
 
 class Known:
-    """Latents whose values are all given."""
+    """Latents whose values are given: all of them, or only the global ones for a subclass that draws the others."""
 
-    def __init__(self, values: Sequence[Tensor], num_global: int) -> None:
-        self.zeta, self.h = values[:num_global], values[num_global:]
+    def __init__(self, zeta: Sequence[Tensor], h: Sequence[Tensor] = ()) -> None:
+        self.zeta, self.h = zeta, h
 
     def global_group(self, before: Sequence[Tensor]) -> Drawn:
         return Drawn(self.zeta[len(before)], self.zeta[len(before)])
@@ -124,21 +124,16 @@ class KnownPosteriorSource(PosteriorSource):
         return self.known.local_group(up, before)
 
 
-class PriorSource:
-    """Local latents from p(h|ζ), after global values that are given."""
+class PriorSource(Known):
+    """Local latents drawn from p(h|ζ) in the binary limit, after global values that are given."""
 
-    def __init__(
-        self, model: Hierarchy, zeta: Sequence[Tensor], noise: BatchNoise, smoothing: Smoothing | None = None
-    ) -> None:
-        self.model, self.zeta, self.noise, self.smoothing = model, zeta, noise, smoothing
+    def __init__(self, model: Hierarchy, zeta: Sequence[Tensor], noise: BatchNoise) -> None:
+        super().__init__(zeta)
+        self.model, self.noise = model, noise
         self._walk: LocalWalk | None = None
-
-    def global_group(self, before: Sequence[Tensor]) -> Drawn:
-        value = self.zeta[len(before)]
-        return Drawn(value, value)
 
     def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn:
         if self._walk is None:
             self._walk = self.model.p.walk(up)
         latent = self.model.local_latent
-        return latent.draw(latent.parameters(self._walk(before)), self.noise, self.smoothing)
+        return latent.draw(latent.parameters(self._walk(before)), self.noise, None)

@@ -24,8 +24,16 @@ def truncated_normal_(weight: Tensor, generator: torch.Generator | None = None) 
     >>> truncated_normal_(torch.empty(3, 200)).abs().max() < 0.3
     tensor(True)
     """
-    sd = math.sqrt(2 / weight.shape[1]) / TRUNCATED_SD
-    return nn.init.trunc_normal_(weight, std=sd, a=-2 * sd, b=2 * sd, generator=generator)
+    return cut_normal_(weight, math.sqrt(2 / weight.shape[1]), generator)
+
+
+def cut_normal_(weight: Tensor, sd: float, generator: torch.Generator | None) -> Tensor:
+    """Fill a weight with numbers from a normal distribution that is cut at two standard deviations.
+
+    The numbers have the standard deviation `sd` after the cut.
+    """
+    uncut = sd / TRUNCATED_SD
+    return nn.init.trunc_normal_(weight, std=uncut, a=-2 * uncut, b=2 * uncut, generator=generator)
 
 
 class Affine(NamedTuple):

@@ -277,6 +277,5 @@ class BoltzmannPrior(KeepsFloat32, Prior):
 
 def group_index(group_sizes: Sequence[int], num_units: int, device: torch.device) -> Tensor:
     """The group of each unit, for consecutive groups of the given sizes."""
-    check_groups(group_sizes, num_units)
-    groups = enumerate(group_sizes)
-    return torch.cat([torch.full((size,), group, dtype=torch.int64, device=device) for group, size in groups])
+    sizes = check_groups(group_sizes, num_units)
+    return torch.cat([torch.full((n,), group, dtype=torch.int64, device=device) for group, n in enumerate(sizes)])

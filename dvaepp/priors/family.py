@@ -11,7 +11,7 @@ groups of a model by `for_groups`, whose keyword arguments are the options that 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import accumulate
 from typing import ClassVar, Literal
 
 import torch
@@ -125,7 +125,4 @@ def check_groups(group_sizes: Sequence[int], num_units: int | None = None) -> li
 
 def earlier_units(group_sizes: Sequence[int]) -> list[int]:
     """How many units come before each group."""
-    ends = [0]
-    for size in group_sizes:
-        ends.append(ends[-1] + size)
-    return [start for start, _ in pairwise(ends)]
+    return list(accumulate(group_sizes, initial=0))[:-1]

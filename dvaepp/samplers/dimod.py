@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from dvaepp.errors import UsageError
 from dvaepp.priors.base import BoltzmannPrior
@@ -39,11 +38,7 @@ class DimodSampler(Sampler):
     def step(
         self, prior: BoltzmannPrior, chains: Chains, num_sweeps: int, generator: torch.Generator | None = None
     ) -> Chains:
-        z = self.draw(prior, chains.z, num_sweeps, generator)
-        return chains._replace(z=z, num_sweeps=chains.num_sweeps + num_sweeps)
-
-    def draw(self, prior: BoltzmannPrior, z: Tensor, num_sweeps: int, generator: torch.Generator | None) -> Tensor:
-        """As many samples as z has, of its type and on its device."""
+        z = chains.z
         prior.check_states(z)
         device = "cpu" if generator is None else generator.device
         seed = int(torch.randint(0, 2**31 - 1, (), generator=generator, device=device))
@@ -54,10 +49,11 @@ class DimodSampler(Sampler):
         samples = solver.sample(to_bqm(prior), num_reads=len(z), **options)
         columns = [samples.variables.index(unit) for unit in range(prior.num_units)]
         states = np.asarray(samples.record.sample)[:, columns]
-        if str(samples.vartype) == "Vartype.SPIN" or samples.vartype.name == "SPIN":
+        if samples.vartype.name == "SPIN":
             states = (states + 1) // 2
         repeats = np.repeat(states, samples.record.num_occurrences, axis=0)[: len(z)]
-        return torch.as_tensor(repeats, dtype=z.dtype, device=z.device)
+        z = torch.as_tensor(repeats, dtype=z.dtype, device=z.device)
+        return chains._replace(z=z, num_sweeps=chains.num_sweeps + num_sweeps)
 
 
 def _solver(sampler: Any) -> Any:

@@ -150,7 +150,7 @@ def sums_exactly(model: Model) -> bool:
     return model.boltzmann is not None and num_enumerated(model.boltzmann) <= EXACT_SIDE
 
 
-def estimate_log_z(model: Model, generator: torch.Generator, num_sweeps: int = LOG_Z_SWEEPS) -> float:
+def estimate_log_z(model: Model, generator: torch.Generator) -> float:
     """log Z without gradient where a number is needed; 0 for a directed prior."""
     prior = model.boltzmann
     if prior is None:
@@ -159,7 +159,7 @@ def estimate_log_z(model: Model, generator: torch.Generator, num_sweeps: int = L
         return log_partition(prior, "exact").value
     if not any(bool(p.any()) for p in prior.parameters()):
         return prior.num_units * math.log(2)  # an untrained machine has independent fair units
-    return log_partition(prior, "tempering", generator, num_sweeps=num_sweeps, num_replicas=16).value
+    return log_partition(prior, "tempering", generator, num_sweeps=LOG_Z_SWEEPS, num_replicas=16).value
 
 
 def save(folder: Path, state: State, recipe: Recipe, about: dict[str, Any], best: bool = False) -> None:
