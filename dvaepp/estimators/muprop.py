@@ -3,10 +3,10 @@
     h_a(z_a) = f_a(z̄) + ∂f_a(z̄) · (z_a - μ_a),   z̄_a = μ_a,   E[h_a(z_a) (z_a - μ_a)] = μ_a (1-μ_a) ∂f_a(z̄)
     g_a = (f_a(z) - h_a(z_a) - C_a(x, z_<a)) (z_a - μ_a) + μ_a (1-μ_a) ∂f_a(z̄)
 
-The last term is the mean of what was subtracted, so the estimate is unbiased (Sec. 1.1 of the paper says otherwise).
-C is NVIL's baseline. Departure for several layers: the authors run one mean-field pass from x for all layers, we run
-one for every layer a from the z_<a that were drawn, with z̄_b = σ(l_b(z̄)) after it. The passes are one stacked
-evaluation, and the expansion then is about the mean of the very distribution that z_a was drawn from.
+The last term is the mean of what was subtracted, so that the estimate is unbiased (Sec. 1.1 of the paper says
+otherwise). C is NVIL's baseline. Departure for several layers: the authors run one mean-field pass from x for all
+layers. We run one for every layer a, from the z_<a that were drawn, with z̄_b = σ(l_b(z̄)) in later layers. h_a is then
+an expansion about the mean of the distribution that z_a was drawn from. All passes are evaluated together.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from dvaepp.estimators.draws import Layer, branch, draw, log_q_from, surrogate
 class MuProp(Estimator):
     """First-order Taylor control variate, its mean added back, and an input-dependent baseline.
 
-    Choose it to compare with Table 1, or where a first-order model of the bound is good: weakly curved decoders.
+    Choose it to compare with Table 1, or where log p(x, z) is nearly linear in z.
 
     >>> MuProp([4], 5).unbiased
     True
