@@ -60,7 +60,7 @@ class Prior(nn.Module, ABC):
         """Draw z (n, units) of zeros and ones in the binary limit, without gradient."""
 
     def as_states(self, z: Tensor) -> Tensor:
-        """z in the parameters' type; anything but (..., units) is refused, where a product would broadcast it."""
+        """z in the parameters' type. Shapes other than (..., units) are refused: products may broadcast them."""
         if z.shape[-1:] != (self.num_units,):
             raise ValueError(f"z must have shape (..., {self.num_units}), got {tuple(z.shape)}")
         return z.to(next(self.parameters()).dtype)

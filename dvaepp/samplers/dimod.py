@@ -1,4 +1,4 @@
-"""Any dimod sampler as ours, e.g. simulated annealing of dwave-samplers (extra `dwave`)."""
+"""Samplers of dimod as samplers of ours, such as simulated annealing of dwave-samplers (extra `dwave`)."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,12 +14,13 @@ from dvaepp.samplers.base import Chains, Sampler
 
 @dataclass(frozen=True)
 class DimodSampler(Sampler):
-    """Draw every chain afresh with `sampler.sample(bqm, num_reads=..., **options)`, the energy that of the prior.
+    """In every step all chains are drawn anew by `sampler.sample(bqm, num_reads=..., **options)`.
 
-    `sampler` is a dimod sampler, or the name of a class of `dwave.samplers`. Options that a sampler calls otherwise go
-    into `options`; those named in `given` are filled in for it. An annealer samples the Boltzmann distribution only as
-    far as it ends at β = 1 slowly enough: simulated annealing goes from `beta_range` 0.1 to 1 unless told otherwise.
-    With a seed, as here, samples depend on the generator and the prior alone.
+    The model `bqm` has the energy of the prior. `sampler` is a dimod sampler, or the name of a class of
+    `dwave.samplers`. `given` names which of `num_sweeps` and `seed` the sampler takes; with a seed, samples depend on
+    the generator and the prior alone. All its other options go into `options`. Annealing leads to samples of the
+    Boltzmann distribution only if it ends at β = 1 and gets there slowly enough. Simulated annealing goes from 0.1 to
+    1 unless `options` have another `beta_range`.
 
     Choose it to train with an annealer, or with any sampler that speaks dimod (the extra `dwave`).
 
