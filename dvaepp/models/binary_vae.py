@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Network = nn.Module
     AnyPrior = Prior
 else:
-    Encoders = Network = AnyPrior = Any  # `check_parts` refuses other things with a remedy
+    Encoders = Network = AnyPrior = Any  # so that `check_parts` refuses other things, naming what is expected
 
 
 class Groups(NamedTuple):
@@ -114,7 +114,7 @@ class BinaryVAE(Model):
         return parameters
 
     def posterior(self, x: Tensor, rho: Sequence[Tensor], smoothing: Smoothings, copies: int = 1) -> Groups:
-        """Sample the groups in turn; rho per group (rows, units); a smoothing, or one each.
+        """Sample the groups in turn, with `rho` (rows, units) for each, and one smoothing for all or one for each.
 
         With K importance samples the rows of x are K `copies` of the batch, one after another. Every copy of an image
         has the same logits of the first group, which are therefore computed once.

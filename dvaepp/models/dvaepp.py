@@ -224,7 +224,8 @@ class DVAE(Model):
         return BatchNoise(generator, self.device, dtype=self.dtype)
 
     def latent_log_weight(self, x: Tensor, latents: Latents) -> Tensor:
-        q = KnownPosteriorSource(self, self.features(x), self._noise(None), self._known(latents))
+        known = Known(latents, len(self.group_sizes))
+        q = KnownPosteriorSource(self, self.features(x), self._noise(None), known)
         return self._log_weight(self.canvas.pad(x), q)
 
     def redraw(self, x: Tensor, seen: Tensor, latents: Latents, generator: torch.Generator | None) -> Tensor:
@@ -241,10 +242,7 @@ class DVAE(Model):
         return x if self.decoder.conditional else self.decoder.generate(self._features_of(latents), None)
 
     def _features_of(self, latents: Latents) -> Tensor:
-        return self.top_down(self._known(latents), len(latents[0])).features
-
-    def _known(self, latents: Latents) -> Known:
-        return Known(latents[: len(self.group_sizes)], latents[len(self.group_sizes) :])
+        return self.top_down(Known(latents, len(self.group_sizes)), len(latents[0])).features
 
     def _with_code(self, log_w: Tensor, q: PosteriorSource, z: Sequence[Tensor]) -> Tensor:
         """Add log p(z) - log q(z|x), for a Boltzmann prior up to log Z."""

@@ -1,7 +1,7 @@
 """The feed-forward models of Sec. 7.1 and 7.2: a `BinaryVAE` of dense networks with a Bernoulli decoder.
 
-The encoder reads x - mean(train); the decoder's logits are offset by the fixed logit of that mean, so that an untrained
-model already has the right grey.
+The encoder reads x - mean(train). The logit of that mean is added to the decoder's logits, so that an untrained model
+already predicts the mean image.
 """
 
 from collections.abc import Mapping, Sequence

@@ -42,7 +42,7 @@ class Completes(Protocol):
     """What inpainting asks of a model; rows of images and of latents belong together."""
 
     def draw_latents(self, x: Tensor, generator: torch.Generator | None) -> Latents:
-        """ℓ ~ q(ℓ|x) in the binary limit."""
+        """A draw ℓ ~ q(ℓ|x) in the binary limit."""
 
     def latent_log_weight(self, x: Tensor, latents: Latents) -> Tensor:
         """log p(ℓ) p(x|ℓ) / q(ℓ|x), (rows,), up to log Z."""

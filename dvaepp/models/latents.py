@@ -25,7 +25,10 @@ from dvaepp.smoothing.base import Overlapping, Smoothing
 
 
 class Drawn(NamedTuple):
-    """The value of a group as networks read it (ζ of binary units), and what an importance weight scores (their z)."""
+    """The value of a group that networks read, and the one that importance weights score.
+
+    These are ζ and z where units are binary, and both are h where units are normal.
+    """
 
     value: Tensor
     scored: Tensor

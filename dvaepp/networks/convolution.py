@@ -26,7 +26,7 @@ class Conv(nn.Module):
         shape = (inputs, outputs) if resize == "u" else (outputs, inputs)
         self.weight = nn.Parameter(torch.empty(*shape, kernel, kernel, dtype=torch.float32))
         self.bias = nn.Parameter(torch.zeros(outputs, dtype=torch.float32))
-        # In a doubled map a pixel sums over a quarter of the taps, so that weights may have four times the variance.
+        # Where the map is doubled, a pixel sums over a quarter of the taps, so that the variance is four times larger.
         cut_normal_(self.weight, math.sqrt((4 if resize == "u" else 1) / (inputs * kernel**2)), generator)
 
     def forward(self, x: Tensor) -> Tensor:

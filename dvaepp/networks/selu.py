@@ -11,7 +11,7 @@ from dvaepp.networks.dense import as_read_by, cut_normal_
 
 
 class Selu(nn.Module):
-    """Hidden SELU layers and a linear last one (App. G), whose first weights `start` scales; a linear map without them.
+    """Hidden SELU layers and a linear last one (App. G); `start` is a factor of the last layer's initial weights.
 
     Choose it in place of `Dense` where batch norm is not wanted: SELU keeps mean and variance of its inputs.
 
