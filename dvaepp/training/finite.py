@@ -4,7 +4,7 @@ import math
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dvaepp.kernels.adamax import all_finite
 from dvaepp.training.state import State
@@ -16,14 +16,14 @@ class NonFinite(RuntimeError):
 
 def check_finite(state: State, loss: Tensor) -> None:
     """Raise NonFinite unless the loss and every gradient are finite."""
-    groups = [g for o in (state.optimizer, state.own_optimizer) if o is not None for g in o.param_groups]
+    groups = [group for optimizer in state.optimizers for group in optimizer.param_groups]
     gradients = [p.grad for group in groups for p in group["params"] if p.grad is not None]
     if all_finite([loss, *gradients]):
         return
     step = state.step + 1
     if not math.isfinite(loss.item()):
         raise NonFinite(f"the loss is {loss.item()} at step {step}")
-    named = [item for module in _modules(state) for item in module.named_parameters()]
+    named = [item for module in state.modules for item in module.named_parameters()]
     worst = [name for name, p in named if p.grad is not None and not bool(torch.isfinite(p.grad).all())]
     raise NonFinite(f"the gradient of {', '.join(worst[:3])} is not finite at step {step} ({len(worst)} tensors)")
 
@@ -51,8 +51,4 @@ class Before(NamedTuple):
 
 
 def _buffers(state: State) -> list[Tensor]:
-    return [buffer for module in _modules(state) for buffer in module.buffers()]
-
-
-def _modules(state: State) -> list[nn.Module]:
-    return [module for module in (state.model, state.estimator) if module is not None]
+    return [buffer for module in state.modules for buffer in module.buffers()]
