@@ -3,9 +3,9 @@
     evaluation.npz   beside evaluation.json: `indices` of the images, `log_likelihood` of each, `average_log_likelihood`
                      under the averaged weights where the run has them, and the evaluation itself as JSON
 
-Two models that were evaluated on the same images are compared image by image: most of the spread is between images and
+Two models that were evaluated on the same images are compared image by image. Most of the spread is between images and
 drops out of the differences, so that a tenth of a nat can be seen where the two means have error bars of half a nat.
-The error of each log Z shifts all images of a model alike and does not average out: it is added to the error bar.
+The error of a model's log Z shifts all its images alike and does not average out. It is added to the error bar.
 """
 
 import io
@@ -58,7 +58,7 @@ def write(folder: Path, evaluation: dict[str, Any], indices: Any, log_likelihood
 
 
 def read(folder: Path | str) -> PerImage:
-    """The per-image log-likelihoods of a run's last evaluation that was kept."""
+    """The log-likelihoods of single images from the last evaluation that a run has kept."""
     path = Path(folder) / FILE
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:

@@ -1,4 +1,7 @@
-"""Many images in pieces: each piece has noise of its own, so that it does not matter which process takes it."""
+"""Functions of many images, which are split into pieces that several processes can share.
+
+The noise of a piece depends on the seed and its number alone, so that it does not matter which process takes it.
+"""
 
 from collections.abc import Callable, Sequence
 
