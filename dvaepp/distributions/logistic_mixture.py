@@ -7,8 +7,8 @@ with the outermost bins open:
     p(x) = Σ_k π_k Π_c [F((x_c + 1/255 - m_c)/s_c) - F((x_c - 1/255 - m_c)/s_c)],   F = sigmoid
     m_G = mean_G + α R,   m_B = mean_B + β R + γ G,   (α, β, γ) = tanh(coefficients)
 
-These are the parameters of PixelCNN++, which the paper cites; the mixture is over whole pixels. A grey pixel is the
-same with one channel and no coefficients, which the paper does not need.
+These are the parameters of PixelCNN++, which the paper cites; the mixture is over whole pixels. Beyond the paper, a
+grey pixel has one channel and no coefficients.
 """
 
 from functools import partial
@@ -23,7 +23,7 @@ from dvaepp.types import Shape
 
 LEVELS = 256
 HALF_BIN = 1 / (LEVELS - 1)
-MIN_LOG_SCALE = -7.0  # PixelCNN++'s floor: narrower than a bin by far
+MIN_LOG_SCALE = -7.0  # the floor of PixelCNN++, far narrower than a bin
 
 
 class _Levels(constraints.Constraint):
@@ -120,13 +120,13 @@ class DiscretizedLogisticMixture(Distribution):
 
     @property
     def mean(self) -> Tensor:
-        """Of grey pixels, exact: a sum over the 256 levels."""
+        """The mean of grey pixels, an exact sum over the 256 levels."""
         levels, mass = self._masses()
         return (mass * levels).sum(-1, keepdim=True)
 
     @property
     def variance(self) -> Tensor:
-        """Of grey pixels, exact."""
+        """The variance of grey pixels, an exact sum over the 256 levels."""
         levels, mass = self._masses()
         return (mass * (levels - self.mean) ** 2).sum(-1, keepdim=True)
 

@@ -26,7 +26,7 @@ class SmoothedBernoulli(Distribution):
     torch.Size([3])
     """
 
-    arg_constraints = {}  # logits may be infinite, which constraints.real would refuse: checked in __init__
+    arg_constraints = {}  # `__init__` checks the logits, because constraints.real would refuse infinite ones
     has_rsample = True
 
     def __init__(
@@ -121,7 +121,7 @@ class SmoothedBernoulli(Distribution):
         if self._validate_args:
             check_values("value", value, (value >= 0) & (value <= 1), "in [0, 1], the range of a CDF")
         zeta = self.smoothing.sample(self.logits, value)
-        if self.support is constraints.real:  # sampling keeps the ends of the line finite; a quantile does not
+        if self.support is constraints.real:  # a sample is finite even for ρ = 0 and 1, and a quantile is not
             zeta = torch.where(value == 0, -torch.inf, torch.where(value == 1, torch.inf, zeta))
         return zeta
 

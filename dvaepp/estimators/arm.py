@@ -2,19 +2,20 @@
 
     z = 1[ρ > 1-μ],   z̃ = 1[ρ < μ],   g = (f(z) - f(z̃)) (ρ - 1/2)
 
-The identity E[g] = ∂E[f]/∂l follows from the augmentation by exponential variables and a swap. Several layers: both
-values of layer a continue to the end, later layers with common noise; the next layer's pair starts from z. p's share
-averages log p(x, ·) over all rows, each of which is a sample of q.
+The identity E[g] = ∂E[f]/∂l is proved by writing z in terms of two exponential variables and swapping them. With
+several layers, both values of layer a are continued to the end with the same noise in later layers, and the pair of the
+next layer starts from z. The gradient of p comes from the mean of log p(x, ·) over all rows, each a sample of q.
 """
 
 import torch
+from torch import Tensor
 
 from dvaepp.estimators.base import Estimate, Estimator, Target
-from dvaepp.estimators.draws import antithetic_pairs, draw, log_q_from, surrogate
+from dvaepp.estimators.draws import Layer, antithetic_pairs, draw, log_q_from, surrogate
 
 
 class ARM(Estimator):
-    """Augment, reinforce, merge.
+    """Augment-REINFORCE-merge: the difference between two antithetic samples weights the noise.
 
     Choose it for units of one layer where the decoder is not differentiable in z; `DisARM` is never noisier.
 
@@ -27,8 +28,13 @@ class ARM(Estimator):
     def estimate(self, target: Target, generator: torch.Generator | None) -> Estimate:
         self.check_target(target)
         layers = draw(target, generator)
-        difference, _, log_joint = antithetic_pairs(target, layers)
+        differences, partners, log_joint = antithetic_pairs(target, layers)
         with torch.no_grad():
-            gradients = [d[:, None] * (layer.rho - 0.5) for d, layer in zip(difference, layers, strict=True)]
+            pairs = zip(differences[..., None], layers, partners, strict=True)
+            gradients = [self.gradient(*pair) for pair in pairs]
             bound = log_joint[0] - log_q_from(layers)[0]
         return Estimate(surrogate(log_joint.mean(0), layers, gradients), bound, None)
+
+    def gradient(self, difference: Tensor, layer: Layer, partner: Tensor) -> Tensor:
+        """g of a layer, from f(z) - f(z̃) (batch, 1), the layer of the draw and its antithetic partner z̃."""
+        return difference * (layer.rho - 0.5)

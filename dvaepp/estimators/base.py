@@ -54,7 +54,7 @@ class Target(Protocol):
 
 @runtime_checkable
 class RelaxedTarget(Target, Protocol):
-    """A target with a directed prior, taken apart; only `concrete` asks for it.
+    """A target with a directed prior that gives likelihood and prior apart; only `concrete` asks for it.
 
     Choose it where `ConcreteEstimator` is to train your model: it asks for likelihood and prior apart.
 
@@ -70,7 +70,7 @@ class RelaxedTarget(Target, Protocol):
 
 
 class Estimate(NamedTuple):
-    """One estimate, per example; to train, step on (own_loss - surrogate.mean()).backward().
+    """An estimate for each example of a batch; training minimises own_loss - surrogate.mean().
 
     Choose it to read what `Estimator.estimate` returns: step on the surrogate, and report the bound.
 
@@ -100,7 +100,7 @@ class Estimator(nn.Module, ABC):
 
     unbiased: ClassVar[bool]
     needs_relaxed_target: ClassVar[bool] = False
-    """It differentiates log p(x, z) with respect to z, mostly between the corners."""
+    """Whether it differentiates log p(x, z) with respect to z, mostly at values between 0 and 1."""
     needs_directed_prior: ClassVar[bool] = False
 
     def __init__(self, layer_sizes: Sequence[int], context_size: int) -> None:

@@ -11,7 +11,7 @@ from dvaepp.numerics import Evaluation
 
 
 class Mlp(nn.Module):
-    """features -> hidden tanh -> 1; the output weights start at zero, so that it starts as the constant 0."""
+    """A network with one hidden tanh layer and one output, which is 0 for all inputs at the start."""
 
     def __init__(self, num_inputs: int, hidden: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -25,14 +25,14 @@ class Mlp(nn.Module):
         return hidden @ self.weight_out + self.bias_out
 
     def with_slope(self, features: Tensor, num_last: int) -> Evaluation:
-        """The output and its derivative in the last features, both differentiable: no graph of a graph is built."""
+        """The output and its derivative in the last features, both as formulas that autograd can differentiate."""
         hidden = torch.tanh(nn.functional.linear(features, self.weight_in, self.bias_in))
         slope = ((1 - hidden * hidden) * self.weight_out) @ self.weight_in[:, -num_last:]
         return Evaluation(hidden @ self.weight_out + self.bias_out, slope)
 
 
 class Baselines(nn.Module):
-    """One `Mlp` per layer on x and the earlier layers' z: what is known before z_a is drawn."""
+    """One `Mlp` for each layer a. It reads x and z_<a, which are known before z_a is drawn."""
 
     def __init__(
         self, layer_sizes: Sequence[int], context_size: int, hidden: int, generator: torch.Generator | None = None

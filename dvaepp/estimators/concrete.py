@@ -6,8 +6,9 @@ Both densities are Concrete with the same λ, taken in logit space, where they a
 
     log q(y) = log λ + Λ(λ y - l) = log λ + Λ(ε),   log p(y) = log λ + Λ(λ y - m),   Λ(t) = -t - 2 log(1 + e^-t)
 
-with m the prior's logits. The gradient is plain reparameterisation, unbiased for this bound of the relaxed model but
-biased for that of the discrete one, which is evaluated later; `bound` too is the relaxed one.
+where m are the logits of the prior. The gradient is that of reparameterised samples. It is unbiased for this bound,
+which is one of the relaxed model and also what `bound` holds. For the bound of the discrete model, which is evaluated
+after training, it is biased.
 """
 
 from collections.abc import Sequence

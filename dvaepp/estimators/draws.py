@@ -38,21 +38,12 @@ class Layer(NamedTuple):
         return (self.z.detach() * self.logits.detach()).sum(-1) - self.log_normalizer
 
 
-class Branches(NamedTuple):
-    """Values of f on every branch and what they were computed from; branch a is row a."""
-
-    signal: Tensor
-    """f_a on branch a, (layers, batch)."""
-    split: list[Tensor]
-    """The value layer a takes on branch a, (batch, units), a leaf or a function of the estimator's parameters."""
-
-
 Attach = Callable[[Tensor, Tensor, Tensor], Tensor]
 Relax = Callable[[int, Tensor, Tensor], Tensor]
 
 
 def log_normalizer(logits: Tensor) -> Tensor:
-    """Σ log(1 + e^l); torch's default threshold 20 would cut off 2e-9 in float64."""
+    """Σ log(1 + e^l); with torch's default threshold of 20 it would be wrong by 2e-9 in float64."""
     return softplus(logits, threshold=40.0).sum(-1)
 
 
@@ -61,8 +52,9 @@ def draw(
 ) -> list[Layer]:
     """z ~ q(z|x), layer after layer; `num_samples` adds a leading axis.
 
-    z = 1[ρ > 1-μ], as the smoothings order their noise; 1-ρ is exact where 1-μ is not. `attach(logits, z, ρ)` hangs a
-    slope on z, which later layers then see.
+    A unit is on for large ρ, z = 1[ρ > 1-μ], as in the smoothings. The comparison is made with 1-ρ, which is exact,
+    and not with 1-μ, which is rounded. `attach(logits, z, ρ)` may return z with a gradient, which then passes through
+    later layers, too.
     """
     layers: list[Layer] = []
     for _ in range(target.num_layers):
@@ -87,19 +79,20 @@ def log_q_from(layers: Sequence[Layer]) -> list[Tensor]:
     return tails
 
 
-def branch(target: Target, layers: Sequence[Layer], split: Sequence[Tensor], follow: Relax) -> Branches:
-    """Walk every branch to the end; `split[a]` is the value of layer a, `follow(b, logits, ρ)` that of a later layer.
+def branch(target: Target, layers: Sequence[Layer], split: Sequence[Tensor], follow: Relax) -> Tensor:
+    """f_a on branch a, as row a of (layers, batch), after a walk through every branch to its end.
 
-    log q of the layer that splits takes the draw's logits as constants: f_a is a function of z_a alone there.
+    Branch a gives layer a the value `split[a]` (batch, units), and a later layer b the value `follow(b, logits, ρ)`.
+    log q of layer a takes the logits of the draw as constants, so that f_a is a function of z_a alone there.
     """
     z, log_q = _walk(target, layers, split, follow)
-    return Branches(target.log_joint(z) - log_q, list(split))
+    return target.log_joint(z) - log_q
 
 
 def antithetic_pairs(target: Target, layers: Sequence[Layer]) -> tuple[Tensor, list[Tensor], Tensor]:
-    """f_a(z) - f_a(z̃) for every layer, the z̃_a = 1[ρ < μ] with the mirrored noise, and log p(x, z) of all rows.
+    """f_a(z) - f_a(z̃) of every layer, the partners z̃_a = 1[ρ < μ] from mirrored noise, and log p(x, z) of all rows.
 
-    Row 0 is the draw; every branch is a sample of q as well.
+    Row 0 is the draw, and row a + 1 is branch a. Each branch is a sample of q, as the draw is.
     """
     split = [(layer.rho < layer.mu).to(layer.z.dtype) for layer in layers]
     with torch.no_grad():
@@ -116,7 +109,7 @@ def _walk(
 ) -> tuple[list[Tensor], Tensor]:
     """z of every layer on all branches, (layers, batch, units) each, and log q from the splitting layer on."""
     z: list[Tensor] = []
-    log_q: list[Tensor] = []  # per layer: one row per branch that has split by then
+    log_q: list[Tensor] = []  # of each layer (branches, batch), zero for branches that split later
     for a, (layer, own) in enumerate(zip(layers, split, strict=True)):
         rows, terms = [own[None]], [(own * layer.logits.detach()).sum(-1)[None] - layer.log_normalizer]
         if a:

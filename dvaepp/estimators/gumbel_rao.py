@@ -1,10 +1,11 @@
 """Gumbel-Rao: straight-through Gumbel-Softmax, its slope averaged over the noise given z (Paulus et al. 2020).
 
-    z in value, ∂z/∂l = E[σ'((l + ε) / λ) / λ | z]   by `num_draws` draws of ε given z
+    ∂z/∂l = E[σ'((l + ε) / λ) / λ | z],   by the mean over `num_draws` draws of ε given z
+    l + ε = t log(1 + w (1 + e^(t l))) given z,   t = 2z - 1,   w = v / (1-v),   v uniform
 
-Given z, with t = 2z - 1 and v uniform, l + ε = t log(1 + w (1 + e^(t l))), w = v / (1-v): the decoder runs once,
-and the slope's variance falls while its mean stays; one draw is straight-through Gumbel-Softmax. Biased as
-straight-through is; the entropy is exact, as there.
+The decoder reads the binary z, and runs once however many draws there are. More draws lower the variance of the slope
+and leave its mean as it is; one draw is straight-through Gumbel-Softmax. Like straight-through the estimate is biased,
+with an exact entropy.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from dvaepp.numerics import uniform
 
 
 class GumbelRao(Estimator):
-    """z forward, the mean slope of its Concrete relaxations backward.
+    """The forward pass uses z, and the backward pass the mean slope of Concrete relaxations of z.
 
     Choose it for straight-through slopes with less noise, where a bias is acceptable.
 
@@ -51,7 +52,7 @@ class GumbelRao(Estimator):
 
     def _slope(self, logits: Tensor, z: Tensor, generator: torch.Generator | None) -> Tensor:
         v = uniform(self.num_draws, *z.shape, generator=generator, dtype=z.dtype, device=z.device)
-        odds = 1 + ((2 * z - 1) * logits).clamp_max(40).exp()  # beyond, the slope is 0 and e^l would overflow
-        # σ' is even: the sign t does not matter
+        odds = 1 + ((2 * z - 1) * logits).clamp_max(40).exp()  # beyond 40 the slope is 0, and e^l may overflow
+        # The sign t is left out, because σ' is even.
         zeta = torch.sigmoid((v / (1 - v)).mul_(odds).log1p_().div_(self.temperature))
         return (zeta * (1 - zeta)).mean(0) / self.temperature

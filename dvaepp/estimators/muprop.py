@@ -3,10 +3,10 @@
     h_a(z_a) = f_a(z̄) + ∂f_a(z̄) · (z_a - μ_a),   z̄_a = μ_a,   E[h_a(z_a) (z_a - μ_a)] = μ_a (1-μ_a) ∂f_a(z̄)
     g_a = (f_a(z) - h_a(z_a) - C_a(x, z_<a)) (z_a - μ_a) + μ_a (1-μ_a) ∂f_a(z̄)
 
-The last term is the mean of what was subtracted, so the estimate is unbiased (Sec. 1.1 of the paper says otherwise).
-C is NVIL's baseline. Departure for several layers: the authors run one mean-field pass from x for all layers, we run
-one for every layer a from the z_<a that were drawn, with z̄_b = σ(l_b(z̄)) after it. The passes are one stacked
-evaluation, and the expansion then is about the mean of the very distribution that z_a was drawn from.
+The last term is the mean of what was subtracted, so that the estimate is unbiased (Sec. 1.1 of the paper says
+otherwise). C is NVIL's baseline. Departure for several layers: the authors run one mean-field pass from x for all
+layers. We run one for every layer a, from the z_<a that were drawn, with z̄_b = σ(l_b(z̄)) in later layers. h_a is then
+an expansion about the mean of the distribution that z_a was drawn from. All passes are evaluated together.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from dvaepp.estimators.draws import Layer, branch, draw, log_q_from, surrogate
 class MuProp(Estimator):
     """First-order Taylor control variate, its mean added back, and an input-dependent baseline.
 
-    Choose it to compare with Table 1, or where a first-order model of the bound is good: weakly curved decoders.
+    Choose it to compare with Table 1, or where log p(x, z) is nearly linear in z.
 
     >>> MuProp([4], 5).unbiased
     True
@@ -47,12 +47,13 @@ class MuProp(Estimator):
         self.check_target(target)
         layers = draw(target, generator)
         log_joint = target.log_joint([layer.z for layer in layers])
-        branches = branch(target, layers, [layer.mu.clone().requires_grad_() for layer in layers], _mean_field)
-        slopes = torch.autograd.grad(branches.signal.sum(), branches.split)
+        means = [layer.mu.clone().requires_grad_() for layer in layers]
+        expanded = branch(target, layers, means, _mean_field)
+        slopes = torch.autograd.grad(expanded.sum(), means)
         signal = log_joint.detach() - torch.stack(log_q_from(layers))
         scores = [layer.score for layer in layers]
         linear = torch.stack([(slope * score).sum(-1) for slope, score in zip(slopes, scores, strict=True)])
-        residual = signal - branches.signal.detach() - linear - self.baselines(target.context, layers)
+        residual = signal - expanded.detach() - linear - self.baselines(target.context, layers)
         gradients = [
             weight[:, None] * score + control_mean(layer, slope)
             for weight, score, layer, slope in zip(residual.detach(), scores, layers, slopes, strict=True)

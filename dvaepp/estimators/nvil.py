@@ -2,11 +2,12 @@
 
     g_a = (f_a(z) - C_a(x, z_<a) - c_a) (z_a - μ_a) / s_a,   f_a(z) = log p(x, z) - Σ_{b>=a} log q(z_b|x, z_<b)
 
-C is a network fitted to the signal by least squares, c and v running averages of its mean and variance, and s_a = 1 or,
-with `normalize`, max(1, √v_a). The authors update c and v with the batch they then apply to, which correlates them with
-z; here the averages of earlier batches apply, and the estimate is exactly unbiased. Dividing by s rescales q's
-gradient against that of p: its direction within a layer stays, but the sum is no longer the bound's gradient, hence off
-by default. The first batch sets c and v outright, since a start at 0 would be hundreds of nats off for 30 steps.
+C is a network that is fitted to the signal by least squares. c and v are running averages of the mean and the variance
+of what C leaves. s_a is 1 or, with `normalize`, max(1, √v_a). The authors update c and v with the batch before they
+apply them to it, which correlates them with z. Here c and v come from earlier batches, so that the estimate is exactly
+unbiased. Dividing by s changes the size of q's gradient beside that of p, and their sum is then no longer the gradient
+of the bound; this is why `normalize` is off by default. The first batch sets c and v at once, because from 0 they would
+be wrong by hundreds of nats for 30 steps.
 """
 
 from collections.abc import Sequence

@@ -14,13 +14,15 @@ derivatives differ only by what ε̃ does when l moves with v held: ρ = 1-μ+v�
     κ = -∂ε̃/∂l = (1-μ)/ρ for z = 1,  μ/(1-ρ) for z = 0
     g = (f(z) - η c(ζ)) (z - μ) + η κ ζ(1-ζ)/λ ∂c/∂ζ.
 
-Several layers: layer a has its branch, z_<a as drawn, ζ_a relaxed, later layers relaxed in turn with the noise of the
-draw; c_a is then a function of ζ_a and of noise independent of it, and the identity above holds for each a. All
-branches are one stacked evaluation (the construction is ours; with one layer it is the authors').
+With several layers, each layer a has a branch of its own: z_<a are as drawn, ζ_a is relaxed, and later layers are
+relaxed in turn with the noise of the draw. Then c_a is a function of ζ_a and of noise that is independent of it, and
+the identity above holds for each a. All branches are evaluated together. This construction is ours; with one layer it
+is the authors'.
 
-η = 2 σ(·) and λ, one of each per layer, follow the gradient of the estimate's second moment (its mean does not depend
-on them, so this is its variance). Departure: the second moment of g, the gradient to the logits, per example and summed
-over units, rather than that of all parameters; it needs second derivatives of c along ζ only, and no large matrix.
+Each layer has its own η = 2 σ(·) and λ, which minimise the second moment of the estimate. The mean does not depend on
+them, so that this minimises the variance. Departure: the authors take the second moment of the gradient of all
+parameters; ours is that of g, the gradient of the logits, for each example and summed over units. It needs second
+derivatives of c along ζ only, and no large matrix.
 """
 
 from collections.abc import Sequence
@@ -78,11 +80,10 @@ class REBAR(Estimator):
         split = [relax(a, layer.logits.detach(), layer.rho) for a, layer in enumerate(layers)]
         if not temperature.requires_grad:
             split = [s.requires_grad_() for s in split]
-        relaxed = branch(target, layers, split, relax)
-        slopes = torch.autograd.grad(relaxed.signal.sum(), split, create_graph=self._learns)
-        values = relaxed.signal
+        values = branch(target, layers, split, relax)
+        slopes = torch.autograd.grad(values.sum(), split, create_graph=self._learns)
         if len(layers) == 1:
-            # λ moves c only through ζ, and that derivative is at hand: a second pass through the model is saved
+            # λ changes c through ζ alone, and ∂c/∂ζ is known already, which saves a second pass through the model.
             values = values.detach() + (slopes[0].detach() * (split[0] - split[0].detach())).sum(-1)
         c = [Evaluation(value, slope) for value, slope in zip(values, slopes, strict=True)]
         return [

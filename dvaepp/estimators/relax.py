@@ -2,8 +2,9 @@
 
     c_a(ζ) -> η c_a(ζ) + r_a(x, z_<a, ζ_a),   r a network of one hidden tanh layer on (x, z_<a, 2ζ_a - 1)
 
-Any function of ζ_a keeps REBAR unbiased, so r learns with η and λ whatever lowers the second moment. It starts at zero,
-where RELAX is REBAR. tanh rather than a rectifier: the slope of r enters g, and a rectifier's is piecewise constant.
+REBAR stays unbiased whatever function of ζ_a is added, so r learns, together with η and λ, whatever lowers the second
+moment. It starts at zero, where RELAX is REBAR. Its hidden layer is tanh and not a rectifier, because the slope of r
+enters g, and the slope of a rectifier network is piecewise constant.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,10 @@
 """Straight-through: differentiate z as if it were its mean μ (Bengio et al. 2013; Sec. 1.1).
 
-    z in value, ∂z/∂l = μ (1-μ),   g = ∂ log p(x, z)/∂z μ (1-μ) + ∂H/∂l
+    g = ∂ log p(x, z)/∂z μ (1-μ) + ∂H/∂l
 
-The entropy H of q needs no estimate: ∂H/∂l = -l μ (1-μ), for later layers also through their logits. Biased unless
-log p(x, z) is linear in z. The slope is taken at the corner z, not at a relaxed point.
+The entropy H of q is not estimated but exact given z: ∂H/∂l = -l μ (1-μ), and the gradient also passes through the
+logits of later layers. g is biased unless log p(x, z) is linear in z. The slope of log p is taken at the binary z, and
+not at a relaxed value.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from dvaepp.estimators.draws import Layer, draw, log_q_from
 
 
 class StraightThrough(Estimator):
-    """z forward, μ backward.
+    """The forward pass uses z, and the backward pass differentiates μ in its place.
 
     Choose it for the cheapest gradient, where a bias is acceptable.
 

@@ -3,8 +3,9 @@
     L = log (1/K) Σ_k e^(f(z_k)),   L_-k: the same with f(z_k) replaced by the mean of the other f
     g_k = (L - L_-k - w_k) (z_k - μ_k),   w_k = e^(f(z_k)) / Σ_j e^(f(z_j)),   p's share: Σ_k w_k log p(x, z_k)
 
--w_k is the derivative of L through -log q, whose mean is not zero for K > 1. The signal of a sample serves all its
-layers: L does not split into local terms. Unbiased for E[L], not for the ELBO; `bound` is L.
+The term -w_k is the derivative of L through -log q, whose mean is not zero for K > 1. All layers of a sample have the
+same signal, because L does not split into local terms. The estimate is unbiased for the gradient of E[L], which is not
+that of the ELBO; `bound` is L.
 """
 
 import math

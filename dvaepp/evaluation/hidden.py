@@ -21,19 +21,18 @@ def seen_pixels(hide: str, image_shape: Sequence[int], generator: torch.Generato
     if hide not in get_args(Hidden):
         raise UsageError(f"what to hide must be one of {', '.join(get_args(Hidden))}, got {hide!r}")
     channels, height, width = image_shape
-    seen = torch.ones(height, width, dtype=torch.bool, device="cpu")
     if hide == "random":
-        noise = torch.rand(height, width, generator=generator, dtype=torch.float32, device="cpu")
-        seen = noise < 0.5
+        seen = torch.rand(height, width, generator=generator, dtype=torch.float32, device="cpu") < 0.5
     else:
-        half, beside = height // 2, width // 2
+        rows, columns = slice(None), slice(None)
         parts = {
-            "bottom": (slice(half, None), slice(None)),
-            "top": (slice(None, half), slice(None)),
-            "left": (slice(None), slice(None, beside)),
-            "right": (slice(None), slice(beside, None)),
+            "bottom": (slice(height // 2, None), columns),
+            "top": (slice(None, height // 2), columns),
+            "left": (rows, slice(None, width // 2)),
+            "right": (rows, slice(width // 2, None)),
             "centre": (slice(height // 4, height - height // 4), slice(width // 4, width - width // 4)),
         }
+        seen = torch.ones(height, width, dtype=torch.bool, device="cpu")
         seen[parts[hide]] = False
     return seen.expand(channels, -1, -1)
 

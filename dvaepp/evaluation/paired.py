@@ -3,9 +3,9 @@
     evaluation.npz   beside evaluation.json: `indices` of the images, `log_likelihood` of each, `average_log_likelihood`
                      under the averaged weights where the run has them, and the evaluation itself as JSON
 
-Two models that were evaluated on the same images are compared image by image: most of the spread is between images and
+Two models that were evaluated on the same images are compared image by image. Most of the spread is between images and
 drops out of the differences, so that a tenth of a nat can be seen where the two means have error bars of half a nat.
-The error of each log Z shifts all images of a model alike and does not average out: it is added to the error bar.
+The error of a model's log Z shifts all its images alike and does not average out. It is added to the error bar.
 """
 
 import io
@@ -58,7 +58,7 @@ def write(folder: Path, evaluation: dict[str, Any], indices: Any, log_likelihood
 
 
 def read(folder: Path | str) -> PerImage:
-    """The per-image log-likelihoods of a run's last evaluation that was kept."""
+    """The log-likelihoods of single images from the last evaluation that a run has kept."""
     path = Path(folder) / FILE
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
@@ -72,8 +72,8 @@ def read(folder: Path | str) -> PerImage:
         raise OSError(f"{path} cannot be read ({error}): dvaepp evaluate {folder} makes a new one") from None
 
 
-def difference(mine: PerImage, other: PerImage, weights: str = "trained", other_weights: str = "trained") -> Difference:
-    """`mine` minus `other` on the images of both, which have to be the same ones.
+def difference(mine: PerImage, other: PerImage, weights: str = "trained") -> Difference:
+    """`mine` with these weights minus `other` with its trained ones, on the images of both, which must be the same.
 
     >>> difference(read("runs/relaxed"), read("runs/table2"))
     """
@@ -83,9 +83,9 @@ def difference(mine: PerImage, other: PerImage, weights: str = "trained", other_
             raise UsageError(f"the two were evaluated on different images ({name} {pair}): evaluate both alike")
     if not np.array_equal(mine.indices, other.indices):
         raise UsageError("the two were evaluated on different images: evaluate both with the same --limit")
-    gaps = mine.log_likelihood[weights] - other.log_likelihood[other_weights]
+    gaps = mine.log_likelihood[weights] - other.log_likelihood["trained"]
     image_error = float(gaps.std(ddof=1) / math.sqrt(len(gaps))) if len(gaps) > 1 else math.inf
-    shared = math.hypot(_log_z_error(mine, weights), _log_z_error(other, other_weights))
+    shared = math.hypot(_log_z_error(mine, weights), _log_z_error(other, "trained"))
     return Difference(float(gaps.mean()), math.hypot(image_error, shared), image_error, len(gaps))
 
 

@@ -1,4 +1,7 @@
-"""Many images in pieces: each piece has noise of its own, so that it does not matter which process takes it."""
+"""Functions of many images, which are split into pieces that several processes can share.
+
+The noise of a piece depends on the seed and its number alone, so that it does not matter which process takes it.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -33,10 +36,8 @@ def _together(pieces: Sequence[Tensor], found: dict[int, Tensor], device: str) -
     if distributed.size() == 1:
         return torch.cat([found[index] for index in range(len(pieces))])
     (columns,) = distributed.largest(max((result.shape[1] for result in found.values()), default=0))
-    rows = []
     for index, piece in enumerate(pieces):
-        rows.append(found.get(index, torch.zeros(len(piece), int(columns), dtype=torch.float64, device=device)))
-    whole = torch.cat(rows)
-    return distributed.gather(
-        whole, distributed.Shard(0, len(whole), len(whole))
-    )  # every row is zero but in one process
+        found.setdefault(index, torch.zeros(len(piece), int(columns), dtype=torch.float64, device=device))
+    whole = torch.cat([found[index] for index in range(len(pieces))])
+    # A row is zero in all processes but one, so that the sum over processes is the row.
+    return distributed.total(whole)

@@ -3,10 +3,10 @@
     evaluation.json     the best evaluation of the model that the run has now
     evaluations.jsonl   every evaluation ever made there, in order
 
-An evaluation belongs to one model: `checkpoint_sha256` is the digest of the file of tensors it was made from, the one
-that the manifest of the checkpoint states. Of two evaluations of one model the better is, in this order: that of the
-test set, that at the sharpness its recipe evaluates at (the headline of a table), that of more images, that with more
-importance samples. Of two that are alike the later one is kept.
+An evaluation belongs to one model: `checkpoint_sha256` is the digest of the model's file of tensors, as in the manifest
+of its checkpoint. Of two evaluations of one model the better one is that of the test set. If this does not decide, it
+is the one at the β of the recipe's evaluation, then that of more images, then that with more importance samples. If
+they are alike in all of this the later one is kept.
 """
 
 import json
@@ -25,7 +25,7 @@ Record = dict[str, Any]
 
 
 class Evaluated(NamedTuple):
-    """What an evaluation must agree with: a checkpoint's digest and record, and of the recipe the seed and β."""
+    """What identifies the model of an evaluation: the checkpoint's digest and record, and the recipe's seed and β."""
 
     digest: str
     record: Mapping[str, Any]
@@ -34,7 +34,7 @@ class Evaluated(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """The evaluation that evaluation.json holds now, and a line on which one that is where there was a choice."""
+    """The evaluation that evaluation.json holds now, and a line that says why it does if there was another one."""
 
     evaluation: Record
     line: str = ""
@@ -49,7 +49,7 @@ def read(folder: Path) -> Record | None:
 
 
 def parse(text: bytes) -> Record | None:
-    """A JSON object; None for anything else, and for one so deeply nested that nothing we write could be it."""
+    """A JSON object; None for anything else, and for an object nested deeper than any that this library writes."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -58,7 +58,7 @@ def parse(text: bytes) -> Record | None:
 
 
 def _is_shallow(value: Any) -> bool:
-    """Walked level by level: a recursion would end where Python's does."""
+    """Whether JSON has at most `DEPTH` levels. A recursive walk could exceed Python's own limit on hostile files."""
     level = [value]
     for _ in range(DEPTH):
         parts = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, (dict, list))]
@@ -67,7 +67,7 @@ def _is_shallow(value: Any) -> bool:
 
 
 def strict(value: Any) -> Any:
-    """The same with None for numbers that are not finite, such as an R̂ of chains that never met: JSON has none."""
+    """The value with None for numbers that are not finite, such as an infinite R-hat; JSON has no such numbers."""
     if isinstance(value, dict):
         return {key: strict(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
@@ -78,8 +78,7 @@ def strict(value: Any) -> Any:
 def belongs(evaluation: Mapping[str, Any], model: Evaluated) -> bool:
     """Whether an evaluation is of this model.
 
-    Before version 0.2 evaluations had no digest. They tell step, data and seed, and where all of these agree they
-    are taken as the model's own.
+    Evaluations from before version 0.2 have no digest. They are taken as the model's own if step, data and seed agree.
     """
     if DIGEST in evaluation:
         return bool(evaluation[DIGEST] == model.digest)
@@ -96,7 +95,8 @@ def keep(folder: Path, result: Record, model: Evaluated) -> Kept:
     """Add a result to the history, and make it evaluation.json unless a better one of the same model is there."""
     before = read(folder)
     history = folder / HISTORY
-    new = [result] if before is None or history.exists() else [before, result]  # one from before there was a history
+    # An evaluation from a time before there were histories is the first line of its history.
+    new = [result] if before is None or history.exists() else [before, result]
     append_durably(history, _line_end(history) + b"".join(json.dumps(each).encode() + b"\n" for each in new))
     same = before is not None and belongs(before, model)
     if before is not None and same and _quality(before, model) > _quality(result, model):
@@ -124,7 +124,7 @@ def in_words(evaluation: Mapping[str, Any]) -> str:
 def _quality(evaluation: Mapping[str, Any], model: Evaluated) -> tuple[bool, bool, bool, float, float]:
     at_infinity = evaluation.get("beta") == "inf"
     return (
-        is_number(evaluation.get("log_likelihood")),  # older versions wrote down what was not finite
+        is_number(evaluation.get("log_likelihood")),  # older versions also kept what was not finite
         evaluation.get("split") == "test",
         at_infinity == (model.beta == "inf"),
         _count(evaluation.get("num_images")),
@@ -137,7 +137,7 @@ def _count(value: Any) -> float:
 
 
 def is_number(value: object) -> bool:
-    """A finite number that float can hold; True and False are none."""
+    """Whether a value is a finite number within the range of float; True and False do not count as numbers."""
     try:
         return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:  # an integer of hundreds of digits
@@ -145,7 +145,7 @@ def is_number(value: object) -> bool:
 
 
 def _line_end(path: Path) -> bytes:
-    """A line break where a power cut has torn the last line, so that it costs no further one."""
+    """A line break if the last line has none, as after a power cut, so that the next line is not joined to it."""
     try:
         with path.open("rb") as file:
             file.seek(-1, os.SEEK_END)

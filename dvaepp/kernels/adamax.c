@@ -1,5 +1,5 @@
-/* A step of AdaMax over flat buffers in one pass, and the question whether all gradients are finite before it. adamax.py
-   has the formulas and the same in torch. */
+/* A step of AdaMax over flat buffers in one pass, and a check that all gradients are finite, which comes before the step.
+   adamax.py has the formulas and the same in torch. */
 
 #include <math.h>
 #include <omp.h>

@@ -1,7 +1,7 @@
 """Compile, cache and load the C files of this folder.
 
-They need a C compiler and nothing else. Without one callers take their plain path in torch, which costs speed and
-never correctness. `policy.py` says which file is asked for, and when.
+Nothing but a C compiler is needed. Without one, callers run their plain form in torch, which is slower and equally
+correct. `policy.py` says which file is asked for, and when.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ from torch import Tensor
 logger = logging.getLogger(__name__)
 
 FLAGS = ["-O3", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC", "-std=gnu11"]
-NATIVE = ["-march=native", "-mprefer-vector-width=512"]  # the second is x86's; tried without if refused
+NATIVE = ["-march=native", "-mprefer-vector-width=512"]  # the second flag is x86's; `_compile` tries without it, too
 
 Array = Tensor | Sequence[Tensor | None] | None
 
@@ -49,7 +49,7 @@ def find_compiler() -> str | None:
 
 @functools.cache
 def _say_once(reason: str) -> None:
-    """One visible line for each reason; Python shows warnings of a logger even where logging was not set up."""
+    """Log one line for each reason. Python shows warnings of a logger even where no logging was set up."""
     logger.warning(
         "dvaepp: %s: plain torch takes its place, with the same results and up to several times slower; "
         "`dvaepp doctor` tells more, and DVAEPP_KERNEL=off silences this line",
@@ -101,7 +101,7 @@ def _build(compiler: str, source: Path) -> Path:
         for made, place in ((built, target), (note, noted)):
             with open(made, "rb") as file:
                 os.fsync(file.fileno())
-            made.replace(place)  # atomic: another process sees all of it or none
+            made.replace(place)  # atomic, so that another process sees the whole file or none
     return target
 
 

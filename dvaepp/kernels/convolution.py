@@ -47,7 +47,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor, resize: str) -> Tensor:
     x = x.contiguous(memory_format=torch.channels_last)
     if resize == "u":
         y = conv_transpose2d(x, weight, bias, stride=2, padding=kernel // 2, output_padding=1)
-        return y.contiguous(memory_format=torch.channels_last)  # from a map of one pixel torch cannot tell the order
+        return y.contiguous(memory_format=torch.channels_last)  # a map of one pixel does not tell torch its layout
     return conv2d(x, weight, bias, stride=2 if resize == "d" else 1, padding=kernel // 2)
 
 

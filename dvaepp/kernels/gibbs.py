@@ -102,7 +102,7 @@ def _check_threshold(
             raise ValueError(f"threshold: a row of {name} must lie together, got strides {matrix.stride()}")
 
 
-# out = 1[u < sigmoid(base + scale (acc + delta))]; the rows are number origin, origin + 1, ... of all, for the noise
+# out = 1[u < sigmoid(base + scale (acc + delta))], where row r has the noise of row origin + r of all chains.
 threshold_ = operation(
     "gibbs_threshold_(Tensor acc, Tensor base, Tensor delta, Tensor? scale, Tensor(a!) out, int key, int step, "
     "int origin) -> ()",

@@ -86,7 +86,7 @@ class _Cut:
     def __init__(
         self, first_blocks: Sequence[ResidualBlock], layers: Sequence[Sequence[ChainLayer]], x: int, shared: int
     ) -> None:
-        self.layers = layers  # of each network, after what is cut here
+        self.layers = layers  # those of each network that come after the kernels that are cut here
         self.first_bias: list[Tensor] = [block.first.bias for block in first_blocks]
         self.skip_bias: list[Tensor] = [_skip(block)[1] for block in first_blocks]
         self.first: list[Sequence[Tensor]] = []

@@ -1,5 +1,5 @@
-/* What groups of normal units compute of their parameters, each in one pass: the bound of the parameters, a
-   reparameterised sample, and the KL of two groups. normal.py has the formulas and the same in torch.
+/* Functions of the parameters of groups of normal units, each in one pass: the bound of the parameters, a reparameterised
+   sample, and the KL of two groups. normal.py has the formulas and the same in torch.
 
    All arrays are (rows, channels, pixels), and the channels of a pixel lie next to each other: `line` finds them. In an
    array of parameters the first half are means, the second half log standard deviations. Threads share the rows. Some
@@ -9,7 +9,7 @@
 #include <math.h>
 
 #define LANES 16
-#define ROWS 64            /* that pass through all pixels together, at most */
+#define ROWS 64            /* the most rows that pass through all pixels together */
 #define MIN_PARALLEL 32768 /* for fewer numbers, waking a second thread costs more than it saves */
 
 typedef struct {

@@ -1,4 +1,4 @@
-"""Which form of a computation runs, for which device, type and size: the only place that decides.
+"""Which form of a computation runs for which device, type and size; this file alone decides it.
 
 Compiled forms take float32 on a CPU. All other devices and types, and every size that no form is faster for, are left
 to plain torch, and so is everything inside `torch.func` and `torch.autocast`. `DVAEPP_KERNEL=off` switches all off, and
@@ -35,7 +35,7 @@ KERNELS: dict[str, Path | None] = {
 
 TILE = 4  # a map is cut into tiles of 4 x 4 pixels
 LANES = 16  # floats of a vector in C
-MANY_CHANNELS = 32 * 32  # inputs x outputs from which transforming a map on its way is worth its cost
+MANY_CHANNELS = 32 * 32  # inputs x outputs from which minimal filtering is worth its transforms
 SMALL_PRODUCT = 512 * 128  # inputs x outputs up to which minimal filtering beats oneDNN's convolutions
 FEW_PIXELS = 16  # input x output pixels up to which a matrix is never larger than the padded convolution
 SMALL_MAP = 256  # input x output pixels up to which a matrix pays with few channels
@@ -66,7 +66,7 @@ def _named(setting: str) -> frozenset[str]:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def on(kernel: str) -> bool:
-    """Whether a kernel is switched on and can run here; what a compiled graph found stays true in it."""
+    """Whether a kernel is switched on and can run here. A graph of torch.compile keeps the answer it got."""
     if kernel in switched_off():
         return False
     source = KERNELS[kernel]

@@ -66,7 +66,10 @@ def _columns(weight: Tensor, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 class _SideBySide(torch.autograd.Function):
-    """The gradients of the columns are written where they belong; autograd would join them with copies of them all."""
+    """`_sum_of_products`, whose backward pass writes the gradient of each piece of the weight to its place at once.
+
+    Autograd would make a gradient for each piece, and then copy all of them into one.
+    """
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, bias: Tensor | None, *inputs: Tensor) -> Tensor:
@@ -86,7 +89,7 @@ class _SideBySide(torch.autograd.Function):
 
 
 def _weight_gradient(slopes: Sequence[Tensor], weight: Tensor, inputs: Sequence[Tensor]) -> Tensor:
-    if torch.is_grad_enabled():  # somebody will differentiate this gradient: nothing in place
+    if torch.is_grad_enabled():  # it will be differentiated again, which forbids changes in place
         return torch.cat([slope.t() @ x for slope, x in zip(slopes, inputs, strict=True)], 1)
     out = torch.empty_like(weight)
     for slope, x, part in zip(slopes, inputs, _columns(out, inputs), strict=True):
@@ -107,7 +110,7 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
-        # where somebody will differentiate this gradient, torch's own products, whose derivatives are known
+        # For a gradient that will be differentiated again, torch's own products, whose derivatives autograd knows.
         product = _plain_product if torch.is_grad_enabled() else _product
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
         to_x = product(grad, weight.t()) if needs_x else None

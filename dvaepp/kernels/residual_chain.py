@@ -59,7 +59,7 @@ class ResidualKernel:
 def _after_first(block: ResidualBlock, first: Tensor, skip: Tensor) -> Tensor:
     """The output of a block, (rows, channels, size, size), from that of its first convolution and its skip."""
     _, channels, size, width = first.shape
-    if size == width and policy.tiles(size, 4) and channels >= policy.LANES:  # fewer would not fill a vector
+    if size == width and policy.tiles(size, 4) and channels >= policy.LANES:  # fewer channels would not fill a vector
         layers = layers_of([block])
         tensors = [p for layer in layers for p in layer.parameters]
         if policy.in_one_call([block.second.weight], tensors):
@@ -254,7 +254,11 @@ def _results_backward(
     check_shape("residual_chain", "dout", dout.shape, plan.out)
     check_shape("residual_chain", "kept", [piece.numel() for piece in kept], plan.kept)
     dskip = dout.new_empty(plan.first if plan.blocks > 1 else 0)
-    return dout.new_empty(plan.first), dskip, [torch.empty_like(p, memory_format=DENSE) for p in parameters]
+    return (
+        dout.new_empty(plan.first),
+        dskip,
+        [torch.empty_like(p, memory_format=torch.contiguous_format) for p in parameters],
+    )
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, list[Tensor]]) -> None:
@@ -352,8 +356,7 @@ class _Rooms:
         return [self.area * width for _, width in self.found]
 
 
-DENSE = torch.contiguous_format
-PIECE = 1 << 21  # floats in a piece, 8 MB: allocators keep several times that
+PIECE = 1 << 21  # floats in a piece: 8 MB, a size that allocators keep for the next step
 PIECE_BITS = 40  # as in residual_chain.c
 FIRST, SKIP, OUT = DOUT, DFIRST, DSKIP = -1, -2, -3  # places of the caller's arrays, forward and backward
 
@@ -390,7 +393,7 @@ def _plan(shape: Shape) -> _Plan:
             elif following == "project":
                 layer.y = x = kept.place(area * kind.outputs)
             else:
-                layer.y = x = rooms.place(0, kind.outputs)  # where its skip was
+                layer.y = x = rooms.place(0, kind.outputs)  # takes the array of the skip
     backward = _plan_backward(layers, kinds, area)
     order = (rows, pixels) if by_rows else (pixels, groups, rows)
     first, out = ((*order, width) for width in (kinds[0].inputs, kinds[-1].outputs))

@@ -16,7 +16,7 @@ from dvaepp.kernels.products import linear
 
 
 def pays(size: int, resize: str, inputs: int, outputs: int) -> bool:
-    """Whether the product is the faster form for a square map of `size` pixels."""
+    """Whether the matrix product is the faster form for a map of `size` x `size` pixels."""
     return as_matrix(size**2, _resized(size, resize) ** 2, inputs, outputs)
 
 
@@ -38,8 +38,9 @@ def of_one_channel(x: Tensor, weight: Tensor, bias: Tensor | None, resize: str =
 
 
 def pointwise(x: Tensor, weight: Tensor, bias: Tensor | None, resize: str = "") -> Tensor:
-    """A 1x1 convolution: a linear map of every pixel, of every second one, or onto every second one."""
-    kernel = weight.flatten(1)  # a view, whose gradient is one too; that of weight[:, :, 0, 0] would be a copy in zeros
+    """A 1x1 convolution: a linear map of every pixel, of every second one ("d"), or onto every second one ("u")."""
+    # This view's gradient is a view of the weight's gradient. That of weight[:, :, 0, 0] would be copied into zeros.
+    kernel = weight.flatten(1)
     pixels = x[:, :, ::2, ::2] if resize == "d" else x
     if resize != "u":
         return linear(pixels.permute(0, 2, 3, 1), kernel, bias).permute(0, 3, 1, 2)

@@ -35,9 +35,9 @@
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 typedef struct {
-    const float *x; /* null if ELU(x) is there; x[pixel * x_pixel + row * x_row + group * x_group + channel]; y and dy use the y strides */
-    float *e, *dx;  /* ELU(x), which forward writes and backward reads, and the gradient of x; both use the e strides */
-    const float *dy;
+    const float *x; /* x[pixel * x_pixel + row * x_row + group * x_group + channel]; null if e holds ELU(x) already */
+    float *e, *dx;  /* ELU(x), which forward writes and backward reads, and the gradient of x; both have the e strides */
+    const float *dy; /* the gradient of y; both have the y strides */
     float *y;
     const float *const *w; /* by group: w[output * w_output + input * 9 + tap] */
     const float *const *bias;

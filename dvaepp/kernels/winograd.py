@@ -19,8 +19,6 @@ from dvaepp.kernels.build import Array, call
 from dvaepp.kernels.operation import Size, check_floats, check_shape, no_second_derivative, operation
 from dvaepp.kernels.policy import TILE
 
-POINTS = 36
-
 
 def after_elu(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] = ()) -> Tensor:
     """The convolutions of ELU(x), x (pixels, groups, rows, inputs), by a kernel (outputs, inputs, 3, 3) per group."""
@@ -32,17 +30,17 @@ def _run(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> tuple[Tensor
     """The convolutions, and ELU(x) for the backward pass; both have the memory layout of x."""
     y, active = _fake(x, weights, biases)
     arrays: dict[str, Array] = {"y": y, "e": active, "bias": [b.contiguous() for b in biases]}
-    _call("dvaepp_convolve", dense_channels(x), active, y, _alike(weights), **arrays)
+    _call("dvaepp_convolve", _dense_channels(x), active, y, _alike(weights), **arrays)
     return y, active
 
 
 def _fake(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> tuple[Tensor, Tensor]:
-    check("convolve_after_elu", x, weights, biases)
+    _check("convolve_after_elu", x, weights, biases)
     check_shape("convolve_after_elu", "weights", (len(weights),), (x.shape[1],))
     for weight in weights:
         check_shape("convolve_after_elu", "a kernel", weight.shape, (len(weights[0]), x.shape[-1], 3, 3))
-    x = dense_channels(x)
-    return like(x, len(weights[0])), like(x, x.shape[-1])
+    x = _dense_channels(x)
+    return _like(x, len(weights[0])), _like(x, x.shape[-1])
 
 
 def _run_backward(
@@ -52,7 +50,7 @@ def _run_backward(
     dx, dw, dbias = _fake_backward(dy, active, weights, for_x, biased)
     if len(active) > TILE**2:
         dx.zero_()  # the windows of neighbouring tiles overlap, so that their gradients are added to dx
-    dy = dense_channels(dy)
+    dy = _dense_channels(dy)
     arrays: dict[str, Array] = {"e": active, "dx": dx if for_x else None, "dy": dy, "dw": dw, "dbias": dbias}
     _call("dvaepp_convolve_backward", active, active, dy, _alike(weights), **arrays)
     return dx, dw, dbias
@@ -61,14 +59,14 @@ def _run_backward(
 def _fake_backward(
     dy: Tensor, active: Tensor, weights: list[Tensor], for_x: bool, biased: bool
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    check("convolve_after_elu_backward", active, weights, [])
+    _check("convolve_after_elu_backward", active, weights, [])
     check_floats("convolve_after_elu_backward", dy, active)
     check_shape("convolve_after_elu_backward", "dy", dy.shape, (*active.shape[:-1], len(weights[0])))
     dx = torch.empty_like(active) if for_x else active.new_empty(0)
     return dx, [w.new_empty(w.shape) for w in weights], [w.new_empty(len(w)) for w in weights if biased]
 
 
-def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     """Save for the backward pass what operations of (x, weights, biases) return beside their result."""
     _, weights, biases = inputs
     ctx.save_for_backward(*output[1:], *weights)
@@ -87,7 +85,7 @@ _convolve = operation(
     "convolve_after_elu(Tensor x, Tensor[] weights, Tensor[] biases) -> (Tensor, Tensor)",
     _run,
     _fake,
-    setup_context=setup_context,
+    setup_context=_setup_context,
     backward=_backward,
 )
 _convolve_backward = operation(
@@ -99,7 +97,7 @@ _convolve_backward = operation(
 )
 
 
-def check(name: str, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> None:
+def _check(name: str, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> None:
     """Refuse what no operation on activations (pixels, groups, rows, channels) takes."""
     check_floats(name, x, *weights, *biases)
     side = round(int(x.shape[0]) ** 0.5)
@@ -112,7 +110,7 @@ def check(name: str, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tens
         check_shape(name, "a bias", bias.shape, weight.shape[:1])
 
 
-def like(x: Tensor, channels: Size) -> Tensor:
+def _like(x: Tensor, channels: Size) -> Tensor:
     """Memory for the pixels, groups and rows of x, in the same order, so that maps stay channels-last."""
     pixels, groups, rows, _ = x.shape
     if groups == 1 and x.stride(2) > x.stride(0):
@@ -120,14 +118,9 @@ def like(x: Tensor, channels: Size) -> Tensor:
     return x.new_empty(pixels, groups, rows, channels)
 
 
-def dense_channels(x: Tensor) -> Tensor:
+def _dense_channels(x: Tensor) -> Tensor:
     """x, or a copy of it if the channels of a pixel are not contiguous."""
     return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def dense_kernel(weight: Tensor) -> Tensor:
-    """The kernel, or a copy of it if the taps of an output are not contiguous, as winograd.c needs them."""
-    return weight if weight.stride()[1:] == (9, 3, 1) else weight.contiguous()
 
 
 def _alike(weights: Sequence[Tensor]) -> list[Tensor]:
@@ -137,7 +130,7 @@ def _alike(weights: Sequence[Tensor]) -> list[Tensor]:
     return [w.contiguous() for w in weights]
 
 
-class WinogradJob(ctypes.Structure):
+class _Job(ctypes.Structure):
     """`job` of winograd.c."""
 
     _fields_ = [(name, ctypes.c_void_p) for name in ("x", "e", "dx", "dy", "y", "w", "bias", "dw", "dbias")] + [
@@ -148,19 +141,14 @@ class WinogradJob(ctypes.Structure):
     ]
 
 
-def describe(job: WinogradJob, x: Tensor, like_e: Tensor, like_y: Tensor) -> None:
-    """Fill in the sizes, and the strides of x, of ELU(x) and of the result; gradients have the same strides."""
+def _call(function: str, x: Tensor, like_e: Tensor, like_y: Tensor, weights: Sequence[Tensor], **arrays: Array) -> None:
+    """Call a function of winograd.c; `like_e` and `like_y` have the strides of ELU(x), y and their gradients."""
+    job = _Job()
     pixels, job.groups, job.rows, job.inputs = x.shape
     job.outputs = like_y.shape[-1]
     job.side = round(pixels**0.5) // TILE
-    job.dw_output = 9 * job.inputs
+    job.w_output, job.dw_output = weights[0].stride(0), 9 * job.inputs
     job.x_pixel, job.x_group, job.x_row, _ = x.stride()
     job.e_pixel, job.e_group, job.e_row, _ = like_e.stride()
     job.y_pixel, job.y_group, job.y_row, _ = like_y.stride()
-
-
-def _call(function: str, x: Tensor, like_e: Tensor, like_y: Tensor, weights: Sequence[Tensor], **arrays: Array) -> None:
-    job = WinogradJob()
-    describe(job, x, like_e, like_y)
-    job.w_output = weights[0].stride(0)
     call(getattr(policy.functions("winograd"), function), job, x=x, w=weights, **arrays)

@@ -1,4 +1,4 @@
-"""log Z of a Boltzmann prior: what every reported likelihood stands on."""
+"""log Z of a Boltzmann prior, which every log-likelihood under such a prior contains."""
 
 import inspect
 from collections.abc import Callable
@@ -35,11 +35,12 @@ def log_partition(
 ) -> LogPartition:
     """log Z with an error bar.
 
-    `exact` sums (float64, at most 24 units on the smaller side); `ais` anneals; `tempering` is the paper's; `auto` sums
-    where that takes seconds and tempers otherwise. `options` go to the method: num_chains and num_temperatures for
-    `ais`; num_sweeps (100 000 in the paper), num_replicas, target_swap_rate and initial for `tempering`; show_progress
-    for all. `auto` takes those of `tempering`, which a sum has no use for. `diagnostics["warnings"]` says
-    why an estimate cannot be trusted; `compare_starts` tests what no sampler sees by itself (docs/log_partition.md).
+    `exact` is a sum in float64, for at most 24 units on the smaller side. `ais` is annealed importance sampling.
+    `tempering` is the paper's method. `auto` is the sum where that takes seconds, and tempering otherwise. `options` go
+    to the method: num_chains and num_temperatures to `ais`; num_sweeps (100 000 in the paper), num_replicas,
+    target_swap_rate and initial to `tempering`; show_progress to all. `auto` accepts those of `tempering`, and ignores
+    them where it sums. `diagnostics["warnings"]` says why an estimate cannot be trusted. `compare_starts` looks for
+    modes that no chain has visited (docs/log_partition.md).
 
     Choose it whenever a log-likelihood needs log Z: it takes the exact sum where that is quick.
 
@@ -57,8 +58,7 @@ def log_partition(
         method = "exact" if n <= 24 and 2.0**n * prior.num_units <= FEASIBLE else "tempering"
     if method == "exact":
         return exact(prior, show_progress=options.get("show_progress"))
-    estimate = ais if method == "ais" else tempering
-    return estimate(prior, generator, **options)
+    return METHODS[method](prior, generator, **options)
 
 
 def _options_of(method: Callable[..., LogPartition]) -> list[str]:

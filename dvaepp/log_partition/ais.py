@@ -3,11 +3,11 @@
     log w = Σ_k (β_{k+1} - β_k) D(z_k),   z_0 ~ independent units,   z_{k+1} by a Gibbs sweep at β_{k+1} from z_k,
     log Z = log Z_0 + log E[w].
 
-E[w] is unbiased; its logarithm errs downwards, by half the squared standard error, when weights spread.
+The mean of w is unbiased. Its logarithm is too low on average, by half the squared standard error.
 
-The chains are independent, so the diagnostic is the effective sample size of their weights, (Σ w)² / Σ w². It tells how
-much of the spread is in few chains and so whether the error bar means anything. It cannot tell of weights that no chain
-has: chains which all miss a mode have even weights, a large effective sample size and a log Z that is too low.
+The chains are independent, so the diagnostic is the effective sample size of their weights, (Σ w)² / Σ w². It is small
+where few chains carry most of the weight, and the error bar then means little. It says nothing about weights that no
+chain has: if all chains miss a mode, the weights are even, the effective sample size is large, and log Z is too low.
 """
 
 import math
@@ -60,7 +60,7 @@ def ais(
     ess = (ratio.sum() ** 2 / (ratio**2).sum()).item()
     warnings = []
     if ess <= MIN_EFFECTIVE_SAMPLES:
-        # even weights of few chains ask for more of them, uneven ones for smaller steps between them
+        # If the weights are even there are too few chains, and otherwise the steps of β are too large.
         remedy = "num_chains" if ess > num_chains / 2 else "num_temperatures"
         limit = f"not above {MIN_EFFECTIVE_SAMPLES:.0f}"
         warnings.append(f"the weights of {num_chains} chains are worth {ess:.0f} samples, {limit}; raise {remedy}")

@@ -42,7 +42,7 @@ def effective_sample_size(x: Tensor) -> float:
     negative = (pairs <= 0).nonzero()
     pairs = pairs[: int(negative[0])] if len(negative) else pairs
     tau = 2 * torch.cummin(pairs, 0).values.sum().item() - 1
-    # antithetic chains may be worth more than their number; the bound keeps noise from making that infinite
+    # Antithetic chains may be worth more than their number. The bound on τ keeps noise from making that infinite.
     return z.numel() / max(tau, 1 / math.log10(z.numel()))
 
 

@@ -2,8 +2,9 @@
 
     Z = Σ_{z_C} e^(-E_C(z_C)) Π_{i in I} (1 + e^(b_i + Σ_j W_ji z_j))
 
-I is the largest block of mutually independent units (an RBM's larger side), C the others. States of C are taken in
-pieces: the low bits' contributions are one table, each setting of the high bits adds a row, so memory stays small.
+I is the largest block of mutually independent units, such as the larger side of an RBM, and C holds the others. The
+states of C are taken in pieces, so that memory stays small. What the low bits contribute is computed once for all their
+states; a piece is one setting of the high bits with all states of the low ones.
 """
 
 import torch

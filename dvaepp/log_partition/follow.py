@@ -10,10 +10,10 @@ where F sums out one block of units, which spreads the weights less than the ene
 walkers lag behind. When few of them carry the weight they are drawn anew in proportion to it and all count the same
 again, which keeps the mean.
 
-Two simpler estimates fail. The persistent chains of training (App. E) cannot be used: the gradient was made from them
-and has just raised their energies, so that their sum of energy changes falls behind by about a nat at every step of the
-demonstration. And walkers that follow every single step spend their sweeps on the noise of the path, which the
-straight line over some fifty steps leaves out.
+Two simpler estimates fail. The persistent chains of training (App. E) cannot be the walkers: the gradient was computed
+from these chains and has just raised their energies, so that log Z would fall behind, by about a nat at every step of
+the recipe `demo`. And walkers that follow every single step of training spend their sweeps on the noise of its path,
+which the straight line over some fifty steps leaves out.
 """
 
 import copy
@@ -76,7 +76,7 @@ def anchored(follower: Follower, log_z: float, generator: torch.Generator) -> Fo
 
 
 def _evened(follower: Follower, generator: torch.Generator) -> Follower:
-    """Drawn anew where fewer than half of the walkers count."""
+    """The walkers, drawn anew if their weights are worth fewer than half of them."""
     shares = torch.softmax(follower.log_weights, 0)
     effective = 1 / (shares**2).sum().item()
     return follower if effective >= len(shares) / 2 else _drawn_anew(follower, generator)

@@ -29,14 +29,16 @@ from dvaepp.log_partition.tempering import default_sweeps, tempering
 from dvaepp.priors.base import BoltzmannPrior
 from dvaepp.samplers.gibbs import gibbs
 
-BOUND_SWEEPS = 20  # what they add to the bound soon grows only with their logarithm
+BOUND_SWEEPS = 20  # after a few sweeps the bound grows only with the logarithm of their number
 MAX_APART = 4.0  # standard errors; of 3000 comparisons of mixed chains about one exceeds it
 
 
 class StartComparison(NamedTuple):
-    """A rigorous lower bound on log Z, log Z by chains from the given states, and why they refute the estimate.
+    """What the given states say about an estimate of log Z.
 
-    The standard error is infinite where these chains stayed in a mode, which leaves their log Z unknown.
+    `lower_bound` is never above log Z. `value` is log Z by chains that start from the states. Its standard error is
+    infinite if these chains stayed in a mode, because their log Z is then unknown. `warnings` says in words what
+    refutes the estimate.
 
     Choose it to read what `compare_starts` found; `warnings` is empty where nothing speaks against it.
 
@@ -53,7 +55,7 @@ class StartComparison(NamedTuple):
 
 @torch.no_grad()
 def lower_bound(prior: BoltzmannPrior, states: Tensor) -> float:
-    """log of the share of Z that the given states (any number, units) prove; never above log Z.
+    """A lower bound on log Z: the logarithm of the part of Z that belongs to the states (any number, units).
 
     Choose it to refute an estimate of log Z that is too small: the bound needs no sampling.
 
@@ -103,8 +105,7 @@ def compare_starts(
         initial=states,
         show_progress=show_progress,
     )
-    comparison = StartComparison(bound, other.value, other.standard_error, [])
-    return comparison._replace(warnings=_warnings(estimate, comparison, len(states)))
+    return StartComparison(bound, other.value, other.standard_error, _warnings(estimate, bound, other, len(states)))
 
 
 def with_starts(
@@ -131,17 +132,17 @@ def _around(prior: BoltzmannPrior, states: Tensor, generator: torch.Generator | 
     return torch.cat(visited)
 
 
-def _warnings(estimate: LogPartition, found: StartComparison, num_states: int) -> list[str]:
+def _warnings(estimate: LogPartition, bound: float, found: LogPartition, num_states: int) -> list[str]:
     warnings = []
     claimed = f"{estimate.value:.2f} ± {estimate.standard_error:.2f}"
-    if found.lower_bound > estimate.value + MAX_APART * estimate.standard_error + 1e-6:
+    if bound > estimate.value + MAX_APART * estimate.standard_error + 1e-6:
         warnings.append(
-            f"log Z is at least {found.lower_bound:.2f}, by the {num_states} given states and their neighbours alone, "
+            f"log Z is at least {bound:.2f}, by the {num_states} given states and their neighbours alone, "
             f"and not {claimed}: the estimate misses a mode; do not use it"
         )
     apart = abs(found.value - estimate.value)
     allowed = MAX_APART * math.hypot(found.standard_error, estimate.standard_error) + 1e-6
-    if not math.isfinite(found.standard_error):  # chains stuck in a mode share no energies with those that left it
+    if not math.isfinite(found.standard_error):  # chains that stay in a mode have no energies in common with others
         warnings.append(
             f"chains that start from the {num_states} given states never leave them for those of the estimate, "
             f"{claimed}: one start or both have not mixed; raise num_sweeps"

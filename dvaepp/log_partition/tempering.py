@@ -30,12 +30,12 @@ from dvaepp.samplers.tempering import Tempering, adapt_ladder
 
 MAX_RECORDS = 3000  # per chain; longer runs are thinned
 PATIENCE = 8  # a run of default length goes on to at most so many times that length until its diagnostics hold
-MAX_STANDARD_ERROR = 0.05  # nat; models are compared at a tenth, which is two of these
+MAX_STANDARD_ERROR = 0.05  # nat; models that differ by a tenth, which is two of these, are to be told apart
 MAX_DRIFT = 4.0  # standard errors between the halves of a run; of 3000 runs of 32 good replicas one exceeds it
 
 
 def default_sweeps(num_units: int) -> int:
-    """A budget that suits the size: a trained machine mixes more slowly the larger it is. The paper makes 100 000."""
+    """The number of sweeps for a machine of this size; larger ones mix more slowly. The paper makes 100 000."""
     return min(20_000, 1000 + 20 * num_units)
 
 
@@ -97,7 +97,7 @@ class Trace:
             self._records, self._thin = self._records[::2], 2 * self._thin
 
     def after_burn_in(self) -> Tensor:
-        """All but the first sixth, (records, replicas, levels) on the CPU, where sorting and branching are cheap."""
+        """All records but the first sixth, (records, replicas, levels), on the CPU, where sorting them is cheap."""
         return torch.stack(self._records[len(self._records) // 6 :]).cpu()
 
 
@@ -127,11 +127,9 @@ def bennett(gaps: Tensor, ladder: Tensor) -> Bennett:
     """Solve for every r_t by safeguarded Newton steps, given D (records, replicas, levels)."""
     delta = ladder.diff()
     below, above = gaps[..., :-1] * delta, gaps[..., 1:] * delta
-    r = (below.mean((0, 1)) + above.mean((0, 1))) / 2  # thermodynamic integration starts Newton nearby
-    low, high = (
-        torch.minimum(below.amin((0, 1)), above.amin((0, 1))),
-        torch.maximum(below.amax((0, 1)), above.amax((0, 1))),
-    )
+    r = (below.mean((0, 1)) + above.mean((0, 1))) / 2  # thermodynamic integration comes near the solution
+    low = torch.minimum(below.amin((0, 1)), above.amin((0, 1)))
+    high = torch.maximum(below.amax((0, 1)), above.amax((0, 1)))
     for _ in range(100):
         up, down = torch.sigmoid(below - r), torch.sigmoid(r - above)
         excess = (up - down).mean((0, 1))  # decreasing in r
@@ -145,7 +143,7 @@ def bennett(gaps: Tensor, ladder: Tensor) -> Bennett:
             break
     influence = ((up - down) / slope).sum(-1)
     standard_error = (influence.mean(0).std() / math.sqrt(influence.shape[1])).item()
-    # the slope is the share of samples that lie where both neighbours can be: less than one of them leaves r_t unknown
+    # The slope is about the share of samples that both temperatures visit. Without one such sample r_t is unknown.
     if not math.isfinite(standard_error) or bool((slope * influence.numel() < 1).any()):
         standard_error = math.inf
     return Bennett(r.sum().item(), standard_error, influence)
@@ -192,7 +190,8 @@ def _diagnostics(gaps: Tensor, found: Bennett, run: Tempering, num_sweeps: int) 
 def _drift(gaps: Tensor, ladder: Tensor) -> float:
     """log Z by the second half of the run minus that by the first, in standard errors over replicas.
 
-    R-hat looks at one temperature at a time, where a drift may be small beside the spread; log Z adds them all up.
+    R-hat looks at one temperature at a time, where a drift may be small beside the spread. In log Z the drifts of all
+    temperatures add up.
     """
     half = len(gaps) // 2
     first, second = bennett(gaps[:half], ladder), bennett(gaps[-half:], ladder)

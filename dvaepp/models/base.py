@@ -70,18 +70,18 @@ class Model(nn.Module, ABC):
     rows_at_once: ClassVar[int] = 400
     """How many samples times images evaluation holds in memory at a time."""
     samples_in_chunk: ClassVar[int] = 1
-    """Evaluation asks for samples in multiples of this number."""
+    """Evaluation asks for samples in multiples of this number, except at the end."""
     former_names: ClassVar[Mapping[str, str]] = {}
-    """How names of saved tensors begin now -> how they began in older checkpoints, for those that have changed."""
+    """For names of tensors that have changed: how they begin now, and how they began in older checkpoints."""
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
-        """The shape of one x as the networks take it; a picture shows the same numbers in `image_shape`."""
+        """The shape of one x as the networks take it; pictures show the same numbers in the shape `image_shape`."""
         return self.image_shape
 
     @property
     def reads(self) -> Literal["bernoulli", "logistic_mixture", "gaussian"]:
-        """The likelihood that data is read for: binary images, 256 levels in [-1, 1], or numbers as they are."""
+        """How data is read for the model: as binary images, as 256 levels in [-1, 1], or as plain numbers."""
         return "bernoulli"
 
     @property

@@ -15,7 +15,7 @@ from dvaepp.models.dry_run import check_parts, dry_run
 from dvaepp.models.inpainting import Latents
 from dvaepp.models.latents import smoothed
 from dvaepp.models.likelihoods import Likelihood, Own, own
-from dvaepp.models.noise import BatchNoise
+from dvaepp.models.noise import BatchNoise, repeated
 from dvaepp.models.summary import Row, count
 from dvaepp.numerics import widened
 from dvaepp.objectives.prior_kl import prior_kl
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Network = nn.Module
     AnyPrior = Prior
 else:
-    Encoders = Network = AnyPrior = Any  # `check_parts` refuses other things with a remedy
+    Encoders = Network = AnyPrior = Any  # so that `check_parts` refuses other things, naming what is expected
 
 
 class Groups(NamedTuple):
@@ -37,11 +37,6 @@ class Groups(NamedTuple):
 
     logits: list[Tensor]
     zeta: list[Tensor]
-
-
-def repeated(x: Tensor, copies: int) -> Tensor:
-    """`copies` of the rows of x, one after another."""
-    return x if copies == 1 else x.repeat(copies, *(1 for _ in x.shape[1:]))
 
 
 class BinaryVAE(Model):
@@ -119,7 +114,7 @@ class BinaryVAE(Model):
         return parameters
 
     def posterior(self, x: Tensor, rho: Sequence[Tensor], smoothing: Smoothings, copies: int = 1) -> Groups:
-        """Sample the groups in turn; rho per group (rows, units); a smoothing, or one each.
+        """Sample the groups in turn, with `rho` (rows, units) for each, and one smoothing for all or one for each.
 
         With K importance samples the rows of x are K `copies` of the batch, one after another. Every copy of an image
         has the same logits of the first group, which are therefore computed once.

@@ -3,13 +3,14 @@
 Evaluating a feed-forward model spends most of its time here. What depends on x alone is computed once per image: its
 part of the first layer of each encoder, and the logits of the first group. Batch norm is folded into the layers, and
 all samples of all images are the rows of one matrix. Given the same noise the numbers are those of
-`BinaryVAE.log_weights`; here the noise does not depend on how many samples are drawn at a time.
+`BinaryVAE.log_weights`. Every `CHUNK` of samples has a seed of its own, so that the noise does not depend on how many
+samples are drawn at a time.
 """
 
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dvaepp.kernels import bernoulli
 from dvaepp.kernels.products import linear
@@ -18,33 +19,24 @@ from dvaepp.models.latents import smoothed
 from dvaepp.networks.dense import Affine, Dense
 from dvaepp.numerics import uniform, widened
 from dvaepp.priors.directed import Directed
-from dvaepp.priors.family import Prior
 from dvaepp.samplers.noise import Noise
 from dvaepp.smoothing.groups import for_groups
 
+if TYPE_CHECKING:
+    from dvaepp.models.feedforward import FeedForward
+else:
+    FeedForward = Any  # known to type checkers alone, because its file imports this one
+
 ROWS = 2048  # samples times images that are decoded at once: their logits of 784 pixels fit the cache
-CHUNK = 8  # samples whose noise has one seed; so the noise does not depend on how many samples are drawn at a time
-
-
-@runtime_checkable
-class DenseModel(Protocol):
-    """What is asked of a model of dense networks."""
-
-    group_sizes: list[int]
-    encoders: nn.ModuleList
-    decoder: nn.Module
-    prior: Prior
-    train_mean: Tensor
-    output_bias: Tensor
-    centered_code: bool
+CHUNK = 8  # samples whose noise has one seed
 
 
 class DenseWeights:
-    """log w up to log Z for samples of the given images; samples and images share the rows of every matrix."""
+    """log w up to log Z for samples of the given images."""
 
     def __init__(
         self,
-        model: DenseModel,
+        model: FeedForward,
         x: Tensor,
         smoothing: Smoothings | None,
         generator: torch.Generator | None,
@@ -99,8 +91,8 @@ class DenseWeights:
         return total
 
 
-def _pixel_maps(model: DenseModel) -> list[Affine]:
-    """The decoder with the fixed output bias, and the code's 2ζ - 1 if any, folded into its maps."""
+def _pixel_maps(model: FeedForward) -> list[Affine]:
+    """The maps of the decoder, which include the fixed output bias and, for a centred code, the step to 2ζ - 1."""
     assert isinstance(model.decoder, Dense)
     maps = model.decoder.frozen()
     if model.centered_code:
@@ -138,7 +130,7 @@ def _seed(generator: torch.Generator | None, device: torch.device) -> int:
 
 
 def _threshold(chunks: list[_Chunk], logits: Tensor, out: Tensor) -> None:
-    """out = 1[u < sigmoid(logits)], decided in float32 whatever the model's type."""
+    """out = 1[u < sigmoid(logits)], where logits of all types are compared in float32."""
     sizes = [chunk.rows for chunk in chunks]
     spent = logits.to(torch.float32, copy=True)  # a threshold may overwrite its logits
     zeros = spent.new_zeros(spent.shape[1])

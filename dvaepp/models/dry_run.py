@@ -1,41 +1,20 @@
 """A dry run: a user's networks get two rows of zeros, so that shapes that do not fit are refused before training."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from dvaepp.errors import UsageError
-from dvaepp.models.likelihoods import Likelihood
 from dvaepp.priors.family import DirectedPrior, Prior
 
+if TYPE_CHECKING:
+    from dvaepp.models.binary_vae import BinaryVAE
+else:
+    BinaryVAE = Any  # known to type checkers alone, because its file imports this one
+
 ROWS = 2
-UNITS = "(rows, units)"
-
-
-@runtime_checkable
-class Parts(Protocol):
-    """What a dry run asks of a model."""
-
-    encoders: nn.ModuleList
-    decoder: nn.Module
-    prior: Prior
-    training: bool
-
-    @property
-    def sample_shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def likelihood(self) -> Likelihood: ...
-
-    def context(self, x: Tensor) -> Tensor: ...
-
-    def likelihood_parameters(self, zeta: Sequence[Tensor]) -> Tensor: ...
-
-    def eval(self) -> Any: ...
-
-    def train(self, mode: bool = True) -> Any: ...
 
 
 def check_parts(encoders: object, decoder: object, prior: object) -> None:
@@ -55,7 +34,7 @@ def check_parts(encoders: object, decoder: object, prior: object) -> None:
 
 
 @torch.no_grad()
-def dry_run(model: Parts, expected: Sequence[int] = ()) -> list[int]:
+def dry_run(model: BinaryVAE, expected: Sequence[int] = ()) -> list[int]:
     """The sizes of the groups; networks run in evaluation mode, so that no statistics are touched."""
     training = model.training
     model.eval()
@@ -77,13 +56,13 @@ def dry_run(model: Parts, expected: Sequence[int] = ()) -> list[int]:
         model.train(training)
 
 
-def _zeros(model: Parts, shape: Sequence[int]) -> Tensor:
+def _zeros(model: BinaryVAE, shape: Sequence[int]) -> Tensor:
     found = next(model.decoder.parameters(), None)
     like = found if found is not None else next(model.prior.parameters())
     return torch.zeros(ROWS, *shape, dtype=like.dtype, device=like.device)
 
 
-def _encoded(model: Parts) -> list[Tensor]:
+def _encoded(model: BinaryVAE) -> list[Tensor]:
     x = _zeros(model, model.sample_shape)
     context = model.context(x)
     zeta: list[Tensor] = []
@@ -92,7 +71,7 @@ def _encoded(model: Parts) -> list[Tensor]:
         logits = _called(f"encoders[{a}] does not take {given}", lambda net=encoder: net(context, *zeta))
         if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != ROWS:
             got = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
-            raise UsageError(f"encoders[{a}] gives {got} for {given}; expected {UNITS}, here ({ROWS}, units)")
+            raise UsageError(f"encoders[{a}] gives {got} for {given}; expected (rows, units), here ({ROWS}, units)")
         zeta.append(torch.sigmoid(logits))
     return zeta
 

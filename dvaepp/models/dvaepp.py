@@ -22,7 +22,7 @@ from dvaepp.models.dvaepp_summary import rows
 from dvaepp.models.inpainting import Latents
 from dvaepp.models.latents import LATENTS, Drawn, Latent
 from dvaepp.models.local import QUIET, LocalNetworks
-from dvaepp.models.noise import BatchNoise
+from dvaepp.models.noise import BatchNoise, repeated
 from dvaepp.models.sources import Encoded, Known, KnownPosteriorSource, PosteriorSource, PriorSource, Source, TopDown
 from dvaepp.models.summary import Row, count
 from dvaepp.networks.norm import BatchNorm
@@ -179,14 +179,13 @@ class DVAE(Model):
         zeta, h = [group.value for group in drawn.zeta], [group.value for group in drawn.h]
         kl: list[Tensor] = []
         if self.prior is not None:
-            path_only = not weights
-            q_logits = q.global_parameters
-            kl += prior_kl(objective, self.prior, q_logits, zeta, per_global, log_z, path_only=path_only).unbind()
+            given = (self.prior, q.global_parameters, zeta, per_global, log_z)
+            kl += prior_kl(objective, *given, path_only=not weights).unbind()
         elif zeta:
             groups = zip(q.global_parameters, self.global_priors(), zeta, per_global, strict=True)
-            kl += [self.global_latent.term(weights)(*group) for group in groups]
+            kl += [self.global_latent.kl(*group, weights) for group in groups]
         local = zip(q.local_parameters, self.local_priors(drawn), h, per_local, strict=True)
-        kl += [self.local_latent.term(weights)(*group) for group in local]
+        kl += [self.local_latent.kl(*group, weights) for group in local]
         log_likelihood = self.decoder(drawn.features, self.canvas.pad(x))
         return Terms(log_likelihood, torch.stack(kl), q.global_parameters if self.binary_code else [])
 
@@ -198,7 +197,7 @@ class DVAE(Model):
 
         def draw(k: int) -> Tensor:
             q = PosteriorSource(self, encoded.repeated(k), noise, smoothing, exact=True)
-            return self._log_weight(self.canvas.pad(x).repeat(k, 1, 1, 1), q).reshape(k, len(x))
+            return self._log_weight(repeated(self.canvas.pad(x), k), q).reshape(k, len(x))
 
         return draw
 
@@ -213,13 +212,20 @@ class DVAE(Model):
         return log_w
 
     def draw_latents(self, x: Tensor, generator: torch.Generator | None) -> Latents:
-        noise = BatchNoise(generator, self.device, dtype=self.dtype)
-        drawn = self.top_down(PosteriorSource(self, self.features(x), noise, None, exact=True), len(x))
+        drawn = self._drawn_given(x, generator)
         return [group.value for group in [*drawn.zeta, *drawn.h]]
 
+    def _drawn_given(self, x: Tensor, generator: torch.Generator | None) -> TopDown:
+        """A pass with a draw of all latents from the posterior of x, in the binary limit."""
+        q = PosteriorSource(self, self.features(x), self._noise(generator), None, exact=True)
+        return self.top_down(q, len(x))
+
+    def _noise(self, generator: torch.Generator | None) -> BatchNoise:
+        return BatchNoise(generator, self.device, dtype=self.dtype)
+
     def latent_log_weight(self, x: Tensor, latents: Latents) -> Tensor:
-        noise = BatchNoise(None, self.device, dtype=self.dtype)
-        q = KnownPosteriorSource(self, self.features(x), noise, Known(latents, len(self.group_sizes)))
+        known = Known(latents, len(self.group_sizes))
+        q = KnownPosteriorSource(self, self.features(x), self._noise(None), known)
         return self._log_weight(self.canvas.pad(x), q)
 
     def redraw(self, x: Tensor, seen: Tensor, latents: Latents, generator: torch.Generator | None) -> Tensor:
@@ -265,15 +271,12 @@ class DVAE(Model):
 
     def decode(self, code: Tensor, generator: torch.Generator | None = None, mean: bool = True) -> Tensor:
         groups = list(code.split(self.group_sizes, -1)) if self.group_sizes else []
-        noise = BatchNoise(generator, self.device, dtype=self.dtype)
-        drawn = self.top_down(PriorSource(self, groups, noise), len(code))
+        drawn = self.top_down(PriorSource(self, groups, self._noise(generator)), len(code))
         return self.decoder.generate(drawn.features, generator, mean)
 
     def reconstruct(self, x: Tensor, generator: torch.Generator | None = None, mean: bool = True) -> Tensor:
         """Images given a draw of all latents from the posterior of x, in the binary limit."""
-        noise = BatchNoise(generator, self.device, dtype=self.dtype)
-        q = PosteriorSource(self, self.features(x), noise, None, exact=True)
-        return self.decoder.generate(self.top_down(q, len(x)).features, generator, mean)
+        return self.decoder.generate(self._drawn_given(x, generator).features, generator, mean)
 
     @property
     def reads(self) -> Literal["bernoulli", "logistic_mixture", "gaussian"]:
@@ -287,8 +290,7 @@ class DVAE(Model):
             return super().sample_code(n, generator)
         if not self.group_sizes:
             return torch.empty(n, 0, dtype=self.dtype, device=self.device)
-        noise = BatchNoise(generator, self.device, dtype=self.dtype)
-        parts = [part.expand(n, -1) for part in self.global_priors()]
+        noise, parts = self._noise(generator), [part.expand(n, -1) for part in self.global_priors()]
         return torch.cat([self.global_latent.draw(part, noise, None).value for part in parts], -1)
 
     def kl_names(self) -> list[str]:

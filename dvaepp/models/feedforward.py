@@ -1,7 +1,7 @@
 """The feed-forward models of Sec. 7.1 and 7.2: a `BinaryVAE` of dense networks with a Bernoulli decoder.
 
-The encoder reads x - mean(train); the decoder's logits are offset by the fixed logit of that mean, so that an untrained
-model already has the right grey.
+The encoder reads x - mean(train). The logit of that mean is added to the decoder's logits, so that an untrained model
+already predicts the mean image.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +17,7 @@ from dvaepp.models.dense_target import DenseTarget
 from dvaepp.models.dense_weights import CHUNK, ROWS, DenseWeights
 from dvaepp.networks.dense import Dense
 from dvaepp.priors import MEMBERS, Prior
+from dvaepp.priors.family import earlier_units
 
 
 class FeedForward(BinaryVAE):
@@ -55,19 +56,12 @@ class FeedForward(BinaryVAE):
         def dense(inputs: int, outputs: int) -> Dense:
             return Dense(inputs, outputs, hidden, batch_norm=batch_norm, generator=generator)
 
-        before = [sum(group_sizes[:a]) for a in range(len(group_sizes))]
+        before = earlier_units(group_sizes)
         encoders = [dense(pixels + n, size) for n, size in zip(before, group_sizes, strict=True)]
         decoder = dense(units, pixels)
         member: Any = MEMBERS[prior]
         made: Prior = member.for_groups(group_sizes, dense, **(prior_options or {}))
-        super().__init__(
-            encoders,
-            decoder,
-            made,
-            "bernoulli",
-            image_shape=train_mean.shape,
-            group_sizes=group_sizes,
-        )
+        super().__init__(encoders, decoder, made, image_shape=train_mean.shape, group_sizes=group_sizes)
         self.centered_code = centered_code
         self.register_buffer("train_mean", mean)
         self.register_buffer("output_bias", torch.logit(mean.clamp(0.001, 0.999)))

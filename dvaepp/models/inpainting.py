@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from dvaepp.errors import UsageError
+from dvaepp.models.noise import repeated
 
 Latents = list[Tensor]
 """All latents of a model, one tensor (rows, ...) for each group."""
@@ -41,7 +42,7 @@ class Completes(Protocol):
     """What inpainting asks of a model; rows of images and of latents belong together."""
 
     def draw_latents(self, x: Tensor, generator: torch.Generator | None) -> Latents:
-        """ℓ ~ q(ℓ|x) in the binary limit."""
+        """A draw ℓ ~ q(ℓ|x) in the binary limit."""
 
     def latent_log_weight(self, x: Tensor, latents: Latents) -> Tensor:
         """log p(ℓ) p(x|ℓ) / q(ℓ|x), (rows,), up to log Z."""
@@ -91,7 +92,7 @@ def inpaint(
             f"inpainting needs num_samples and num_proposals of at least 1 and num_rounds of at least 4, "
             f"got {num_samples}, {num_proposals} and {num_rounds}"
         )
-    rows, known = _repeated(x, num_samples), _repeated(seen, num_samples)
+    rows, known = repeated(x, num_samples), repeated(seen, num_samples)
     image = torch.where(known, rows, start)
     latents = model.draw_latents(image, generator)
     mean, kept, moves = torch.zeros_like(x), 0, 0.0
@@ -109,17 +110,13 @@ def inpaint(
     return Inpainted(image.reshape(num_samples, *x.shape), mean, moves / (num_rounds - num_rounds // 4))
 
 
-def _repeated(x: Tensor, times: int) -> Tensor:
-    return x.repeat(times, *(1 for _ in x.shape[1:]))
-
-
 def _resampled(
     model: Completes, x: Tensor, latents: Latents, num_proposals: int, generator: torch.Generator | None
 ) -> tuple[Latents, float]:
     """The first move of a round: new latents, and the share of rows in which they changed."""
-    proposed = model.draw_latents(_repeated(x, num_proposals), generator)
+    proposed = model.draw_latents(repeated(x, num_proposals), generator)
     among = [torch.cat([mine, theirs]) for mine, theirs in zip(latents, proposed, strict=True)]
-    log_w = model.latent_log_weight(_repeated(x, num_proposals + 1), among).reshape(num_proposals + 1, len(x))
+    log_w = model.latent_log_weight(repeated(x, num_proposals + 1), among).reshape(num_proposals + 1, len(x))
     probability = torch.softmax(log_w.double(), 0).t()
     chosen = torch.multinomial(probability, 1, generator=generator)[:, 0]
     place = chosen * len(x) + torch.arange(len(x), dtype=torch.int64, device=x.device)

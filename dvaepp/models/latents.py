@@ -10,7 +10,6 @@ follows, and values (rows, units, ...).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from dvaepp.kernels import normal
+from dvaepp.models.likelihoods import normal_log_prob
 from dvaepp.models.noise import BatchNoise
 from dvaepp.numerics import widened
 from dvaepp.objectives.marginal import bracket
@@ -25,7 +25,10 @@ from dvaepp.smoothing.base import Overlapping, Smoothing
 
 
 class Drawn(NamedTuple):
-    """The value of a group as networks read it (ζ of binary units), and what an importance weight scores (their z)."""
+    """The value of a group that networks read, and the one that importance weights score.
+
+    These are ζ and z where units are binary, and both are h where units are normal.
+    """
 
     value: Tensor
     scored: Tensor
@@ -45,16 +48,12 @@ class Latent(ABC):
         """A reparameterised sample for training."""
 
     @abstractmethod
-    def kl(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
-        """An unbiased sample of KL(q || p) given the parents' sample, (rows,), whose gradient is unbiased too."""
+    def kl(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing, weights: bool = False) -> Tensor:
+        """An unbiased sample of KL(q || p) given the parents' sample, (rows,), whose gradient is unbiased too.
 
-    @abstractmethod
-    def log_ratio(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
-        """log q - log p at the sample, (rows,), with its whole gradient: the group's part of an importance weight."""
-
-    def term(self, weights: bool) -> Callable[[Tensor, Tensor, Tensor, Smoothing], Tensor]:
-        """What a group adds to a bound: its KL, or its part of an importance weight."""
-        return self.log_ratio if weights else self.kl
+        With `weights` it is log q - log p at the sample with its whole gradient: the group's part of an importance
+        weight.
+        """
 
     @abstractmethod
     def draw(self, parameters: Tensor, noise: BatchNoise, smoothing: Smoothing | None) -> Drawn:
@@ -74,23 +73,18 @@ class Normal(Latent):
     def parameters(self, outputs: Tensor) -> Tensor:
         return normal.bounded(widened(outputs), BOUND)
 
-    def sample(self, parameters: Tensor, noise: BatchNoise, smoothing: Smoothing) -> Tensor:
+    def sample(self, parameters: Tensor, noise: BatchNoise, smoothing: Smoothing | None) -> Tensor:
         return normal.sample(parameters, noise.normal_like(parameters.chunk(2, 1)[0]))
 
-    def kl(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
-        return normal.kl(q, p)
-
-    def log_ratio(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
-        return self.log_prob(q, value) - self.log_prob(p, value)
+    def kl(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing, weights: bool = False) -> Tensor:
+        return self.log_prob(q, value) - self.log_prob(p, value) if weights else normal.kl(q, p)
 
     def draw(self, parameters: Tensor, noise: BatchNoise, smoothing: Smoothing | None) -> Drawn:
-        value = normal.sample(parameters, noise.normal_like(parameters.chunk(2, 1)[0]))
+        value = self.sample(parameters, noise, smoothing)
         return Drawn(value, value)
 
     def log_prob(self, parameters: Tensor, scored: Tensor) -> Tensor:
-        mean, log_sd = parameters.chunk(2, 1)
-        each = -0.5 * ((scored - mean) * torch.exp(-log_sd)) ** 2 - log_sd - HALF_LOG_2PI
-        return each.flatten(1).sum(1)
+        return normal_log_prob(scored, *parameters.chunk(2, 1)).flatten(1).sum(1)
 
 
 class Bernoulli(Latent):
@@ -105,13 +99,9 @@ class Bernoulli(Latent):
     def sample(self, parameters: Tensor, noise: BatchNoise, smoothing: Smoothing) -> Tensor:
         return smoothing.draw(parameters, noise.uniform(*parameters.shape))
 
-    def kl(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
+    def kl(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing, weights: bool = False) -> Tensor:
         assert isinstance(smoothing, Overlapping)
-        return bracket(q, p, value, smoothing, path_only=True).flatten(1).sum(1)
-
-    def log_ratio(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
-        assert isinstance(smoothing, Overlapping)
-        return bracket(q, p, value, smoothing, path_only=False).flatten(1).sum(1)
+        return bracket(q, p, value, smoothing, path_only=not weights).flatten(1).sum(1)
 
     def draw(self, parameters: Tensor, noise: BatchNoise, smoothing: Smoothing | None) -> Drawn:
         parameters = widened(parameters)
@@ -129,5 +119,4 @@ def smoothed(z: Tensor, smoothing: Smoothing, rho: Tensor) -> Tensor:
 
 
 BOUND = 5.0
-HALF_LOG_2PI = 0.9189385332046727
 LATENTS: dict[str, Latent] = {"normal": Normal(), "bernoulli": Bernoulli()}

@@ -15,7 +15,7 @@ from dvaepp.kernels import bernoulli
 from dvaepp.numerics import uniform, widened
 
 MIXTURES = 10  # App. G: 100 output channels
-LEAST_LOG_SD = -7.0  # as for the logistic mixture: a density of unbounded height would outweigh the KL
+LEAST_LOG_SD = -7.0  # as in the logistic mixture; without a bound the density could grow beyond any KL
 HALF_LOG_2PI = 0.9189385332046727
 
 
@@ -25,7 +25,7 @@ class Likelihood(ABC):
     channels: int
     outputs: int
     reads: Literal["bernoulli", "logistic_mixture", "gaussian"]
-    """What data is read for it: binary images, 256 levels in [-1, 1], or numbers as they are."""
+    """How data is read for it: as binary images, as 256 levels in [-1, 1], or as plain numbers."""
 
     @abstractmethod
     def log_prob(self, parameters: Tensor, x: Tensor) -> Tensor:
@@ -33,17 +33,13 @@ class Likelihood(ABC):
 
     @abstractmethod
     def sample(self, parameters: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Pixels (rows, channels, height, width) at their levels."""
+        """Draw pixels (rows, channels, height, width)."""
 
     def shaped(self, parameters: Tensor, image_shape: Sequence[int]) -> Tensor:
         """A decoder's output as (rows, outputs, height, width); what does not fit is refused."""
         expected = (self.outputs, *image_shape[1:])
-        if math.prod(parameters.shape[1:]) != math.prod(expected):
-            raise UsageError(
-                f"the decoder gives {tuple(parameters.shape[1:])} for images {tuple(image_shape)}, and this likelihood "
-                f"takes {expected}, in that or any shape of as many numbers"
-            )
-        return parameters.reshape(len(parameters), *expected)
+        remedy = f"and this likelihood takes {expected}, in that or any shape of as many numbers"
+        return _reshaped(parameters, expected, f"images {tuple(image_shape)}, {remedy}")
 
     def check(self, parameters: Tensor, x: Tensor) -> None:
         """Refuse a decoder's output that does not fit x; called once, before the first step."""
@@ -56,7 +52,7 @@ class Likelihood(ABC):
 
     @abstractmethod
     def mean(self, parameters: Tensor) -> Tensor:
-        """Mean pixels, to look at."""
+        """The mean of each pixel, for pictures."""
 
     def shown(self, x: Tensor) -> Tensor:
         """Pixels as a picture shows them, from black at 0 to white at 1."""
@@ -72,12 +68,8 @@ class BernoulliPixels(Likelihood):
 
     def shaped(self, parameters: Tensor, image_shape: Sequence[int]) -> Tensor:
         """Logits of as many numbers as the image has, in any shape."""
-        if math.prod(parameters.shape[1:]) != math.prod(image_shape):
-            raise UsageError(
-                f"the decoder gives {tuple(parameters.shape[1:])} for images {tuple(image_shape)}: a Bernoulli "
-                f"likelihood takes one logit for each of their {math.prod(image_shape)} pixels"
-            )
-        return parameters.reshape(len(parameters), *image_shape)
+        remedy = f"a Bernoulli likelihood takes one logit for each of their {math.prod(image_shape)} pixels"
+        return _reshaped(parameters, image_shape, f"images {tuple(image_shape)}: {remedy}")
 
     def total(self, parameters: Tensor, x: Tensor) -> Tensor:
         return bernoulli.log_prob(x.flatten(1), parameters.flatten(1))
@@ -104,7 +96,10 @@ class LogisticMixturePixels(Likelihood):
         return self._mixture(parameters).sample(generator=generator).permute(0, 3, 1, 2)
 
     def mean(self, parameters: Tensor) -> Tensor:
-        """Each component's means, later channels at the mean of earlier ones, clipped to the range, then mixed."""
+        """The mean over components of their means, which are clipped to the range of pixels.
+
+        The mean of a later channel depends on the earlier channels, for which their own means are taken.
+        """
         mixture = self._mixture(parameters)
         weights = torch.softmax(mixture.mixture_logits, -1)
         return torch.stack([(weights * channel).sum(-1) for channel in self._means(mixture)], 1)
@@ -144,18 +139,15 @@ class GaussianPixels(Likelihood):
 
     def shaped(self, parameters: Tensor, image_shape: Sequence[int]) -> Tensor:
         """(rows, 2, numbers of x): means and log standard deviations, which are kept above `LEAST_LOG_SD`."""
-        numbers = math.prod(image_shape)
-        if math.prod(parameters.shape[1:]) != 2 * numbers:
-            raise UsageError(
-                f"the decoder gives {tuple(parameters.shape[1:])} for x of shape {tuple(image_shape)}: a Gaussian "
-                f"likelihood takes {2 * numbers} numbers, a mean and a log standard deviation for each of {numbers}"
-            )
-        mean, log_sd = parameters.reshape(len(parameters), 2, *image_shape).unbind(1)
+        n = math.prod(image_shape)
+        remedy = f"a Gaussian likelihood takes {2 * n} numbers, a mean and a log standard deviation for each of {n}"
+        both = _reshaped(parameters, (2, *image_shape), f"x of shape {tuple(image_shape)}: {remedy}")
+        mean, log_sd = both.unbind(1)
         return torch.stack([mean, log_sd.clamp_min(LEAST_LOG_SD)], 1)
 
     def log_prob(self, parameters: Tensor, x: Tensor) -> Tensor:
         mean, log_sd = parameters.unbind(1)
-        return -0.5 * ((x - mean) * torch.exp(-log_sd)) ** 2 - log_sd - HALF_LOG_2PI
+        return normal_log_prob(x, mean, log_sd)
 
     def sample(self, parameters: Tensor, generator: torch.Generator | None) -> Tensor:
         mean, log_sd = parameters.unbind(1)
@@ -178,12 +170,8 @@ class OwnLikelihood(Likelihood):
         self.function = function
 
     def shaped(self, parameters: Tensor, image_shape: Sequence[int]) -> Tensor:
-        if math.prod(parameters.shape[1:]) != math.prod(image_shape):
-            raise UsageError(
-                f"the decoder gives {tuple(parameters.shape[1:])} for images {tuple(image_shape)}: give BinaryVAE a "
-                "subclass of dvaepp.models.likelihoods.Likelihood, whose mean makes images of that"
-            )
-        return parameters.reshape(len(parameters), *image_shape)
+        remedy = "give BinaryVAE a subclass of dvaepp.models.likelihoods.Likelihood, whose mean makes images of that"
+        return _reshaped(parameters, image_shape, f"images {tuple(image_shape)}: {remedy}")
 
     def check(self, parameters: Tensor, x: Tensor) -> None:
         found = self.total(parameters, x)
@@ -203,15 +191,27 @@ class OwnLikelihood(Likelihood):
         return parameters
 
 
+def _reshaped(parameters: Tensor, shape: Sequence[int], refusal: str) -> Tensor:
+    """A decoder's output as (rows, *shape), or the refusal of another number of parameters."""
+    if math.prod(parameters.shape[1:]) != math.prod(shape):
+        raise UsageError(f"the decoder gives {tuple(parameters.shape[1:])} for {refusal}")
+    return parameters.reshape(len(parameters), *shape)
+
+
+def normal_log_prob(x: Tensor, mean: Tensor, log_sd: Tensor) -> Tensor:
+    """The log density of each number x under a normal distribution."""
+    return -0.5 * ((x - mean) * torch.exp(-log_sd)) ** 2 - log_sd - HALF_LOG_2PI
+
+
 LIKELIHOODS: dict[str, tuple[Likelihood, ...]] = {
     "bernoulli": (BernoulliPixels(),),
     "logistic_mixture": (GreyMixturePixels(), LogisticMixturePixels()),
 }
-"""The likelihoods that recipes name, one for each number of channels that there is one for."""
+"""The likelihoods that a recipe may name, each in a form for every number of channels that it takes."""
 
 
 def likelihood(name: str, channels: int) -> Likelihood:
-    """The likelihood of images with so many channels, or a refusal that names what it takes."""
+    """The likelihood of this name for images with so many channels."""
     for each in LIKELIHOODS[name]:
         if each.channels == channels:
             return each
@@ -224,7 +224,7 @@ Own = str | Likelihood | Callable[[Tensor, Tensor], Tensor]
 
 
 def own(spec: Own, sample_shape: Sequence[int]) -> Likelihood:
-    """The likelihood of somebody's own model for x of this shape."""
+    """The likelihood that a user's model asks for, for x of this shape."""
     if isinstance(spec, Likelihood):
         return spec
     if not isinstance(spec, str):

@@ -14,7 +14,7 @@ QUIET = 0.1  # the factor by which the weights of a network's last block are sma
 
 
 class LocalNetworks(nn.Module):
-    """`num_groups` residual networks of `blocks`, which keep the map's size; h has `channels` channels per group."""
+    """A residual network of `blocks` for each group; each group of h has `channels` channels, on maps of one size."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class LocalNetworks(nn.Module):
             _quieten(list(network.children())[-1])
 
     def given(self, x: Tensor) -> "Given":
-        """The networks with the part of `shared` that comes from an image; it serves all samples of that image."""
+        """The networks with x, the part of `shared` that comes from images and serves all samples of an image."""
         return Given(self, x)
 
     def walk(self, shared: Tensor) -> "LocalWalk":
@@ -50,13 +50,13 @@ class LocalNetworks(nn.Module):
 
 
 class Given:
-    """Local networks that have read x; the upsampled ζ is the part of `shared` that is still to come."""
+    """Local networks that have read x; the other part of `shared` is the upsampled ζ, which `walk` takes."""
 
     def __init__(self, networks: LocalNetworks, x: Tensor) -> None:
         self.networks, self.x = networks, x
 
     def repeated(self, times: int) -> "Given":
-        """The same images again and again, for several samples of each."""
+        """The same for `times` copies of the images, one after another."""
         return Given(self.networks, self.x.repeat(times, 1, 1, 1))
 
     def walk(self, up: Tensor) -> "LocalWalk":
@@ -64,7 +64,7 @@ class Given:
 
 
 class LocalWalk:
-    """Local networks that have read all of `shared`; called with the h so far, parameters of the next group."""
+    """Local networks that have read all of `shared`; a call with the h so far returns the parameters of the next."""
 
     def __init__(self, networks: LocalNetworks, shared: Tensor) -> None:
         self.networks, self.shared = networks, shared

@@ -1,4 +1,4 @@
-"""The noise of a batch, which is drawn for the whole batch even if this process computes only some of its rows."""
+"""The noise of a batch, drawn for the whole batch even where this process computes only some of its rows."""
 
 from dataclasses import dataclass
 
@@ -9,12 +9,17 @@ from dvaepp.distributed import Shard
 from dvaepp.numerics import uniform, working_dtype
 
 
+def repeated(x: Tensor, copies: int) -> Tensor:
+    """`copies` of the rows of x, one after another."""
+    return x if copies == 1 else x.repeat(copies, *(1 for _ in x.shape[1:]))
+
+
 @dataclass(frozen=True)
 class BatchNoise:
-    """Uniform and normal noise of shape (rows, ...).
+    """Uniform and normal noise of shape (rows, ...), where the rows are `copies` of a batch, one after another.
 
-    With `shard` a draw covers the whole batch and keeps the shard's rows, so that an example's noise does not depend
-    on how many processes share the batch; `copies` of the batch stand one after another.
+    With `shard` a draw covers the whole batch and keeps the rows of the shard, so that the noise of an example does not
+    depend on how many processes share the batch.
     """
 
     generator: torch.Generator | None

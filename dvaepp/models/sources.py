@@ -1,14 +1,19 @@
-"""Where a pass through the latents of DVAE++ takes them from: the posterior, or the prior (Sec. 6)."""
+"""Sources of the latents of DVAE++ (Sec. 6): the posterior, the prior, or values that are given."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from dvaepp.models.latents import Drawn, Latent
-from dvaepp.models.local import Given, LocalNetworks, LocalWalk
+from dvaepp.models.local import Given, LocalWalk
 from dvaepp.models.noise import BatchNoise
 from dvaepp.smoothing.base import Smoothing
+
+if TYPE_CHECKING:
+    from dvaepp.models.dvaepp import DVAE
+else:
+    DVAE = Any  # known to type checkers alone, because its file imports this one
 
 
 class Encoded(NamedTuple):
@@ -18,12 +23,12 @@ class Encoded(NamedTuple):
     local: Given
 
     def repeated(self, times: int) -> "Encoded":
-        """The same images again and again, for several samples of each."""
+        """The same for `times` copies of the images, one after another."""
         return Encoded(self.top.repeat(times, 1), self.local.repeated(times))
 
 
 class TopDown(NamedTuple):
-    """The result of a pass: the global groups, the upsampled ζ, the local groups, and what the decoder reads."""
+    """The result of a top-down pass: global groups, ζ at the resolution of h, local groups, and the decoder's input."""
 
     zeta: list[Drawn]
     up: Tensor
@@ -33,37 +38,23 @@ class TopDown(NamedTuple):
 
 @runtime_checkable
 class Source(Protocol):
-    """Where a pass takes its latents from."""
+    """What `DVAE.top_down` asks for each group, given the values of those before it."""
 
     def global_group(self, before: Sequence[Tensor]) -> Drawn: ...
 
     def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn: ...
 
 
-@runtime_checkable
-class Hierarchy(Protocol):
-    """What a source asks of the model."""
-
-    global_latent: Latent
-    local_latent: Latent
-    p: LocalNetworks
-
-    def smoothings(
-        self, smoothing: Smoothing | Sequence[Smoothing]
-    ) -> tuple[Sequence[Smoothing], Sequence[Smoothing]]: ...
-
-    def posterior_parameters(self, encoded: Encoded, before: Sequence[Tensor]) -> Tensor: ...
-
-
 class PosteriorSource:
-    """Latents from q(z, ζ, h|x): reparameterised samples for training, or with `exact`, for evaluation, z and then ζ.
+    """Latents from q(z, ζ, h|x).
 
-    It keeps the parameters of every group, which the KL and the importance weights need.
+    They are reparameterised samples for training. With `exact` they are draws of z and then of ζ for evaluation; a
+    smoothing of None means ζ = z. The parameters of every group are kept for the KL and the importance weights.
     """
 
     def __init__(
         self,
-        model: Hierarchy,
+        model: DVAE,
         encoded: Encoded,
         noise: BatchNoise,
         smoothing: Smoothing | Sequence[Smoothing] | None,
@@ -96,7 +87,7 @@ class PosteriorSource:
 
 
 class Known:
-    """Latents whose values are all given."""
+    """Latents whose values are given: all of them, or only the global ones for a subclass that draws the others."""
 
     def __init__(self, values: Sequence[Tensor], num_global: int) -> None:
         self.zeta, self.h = values[:num_global], values[num_global:]
@@ -111,7 +102,7 @@ class Known:
 class KnownPosteriorSource(PosteriorSource):
     """Latents whose values are given, with the parameters that q(ℓ|x) has there, in the binary limit."""
 
-    def __init__(self, model: Hierarchy, encoded: Encoded, noise: BatchNoise, known: Known) -> None:
+    def __init__(self, model: DVAE, encoded: Encoded, noise: BatchNoise, known: Known) -> None:
         super().__init__(model, encoded, noise, None, exact=True)
         self.known = known
 
@@ -124,21 +115,16 @@ class KnownPosteriorSource(PosteriorSource):
         return self.known.local_group(up, before)
 
 
-class PriorSource:
-    """Local latents from p(h|ζ), after global values that are given."""
+class PriorSource(Known):
+    """Local latents drawn from p(h|ζ) in the binary limit, after global values that are given."""
 
-    def __init__(
-        self, model: Hierarchy, zeta: Sequence[Tensor], noise: BatchNoise, smoothing: Smoothing | None = None
-    ) -> None:
-        self.model, self.zeta, self.noise, self.smoothing = model, zeta, noise, smoothing
+    def __init__(self, model: DVAE, zeta: Sequence[Tensor], noise: BatchNoise) -> None:
+        super().__init__(zeta, len(zeta))
+        self.model, self.noise = model, noise
         self._walk: LocalWalk | None = None
-
-    def global_group(self, before: Sequence[Tensor]) -> Drawn:
-        value = self.zeta[len(before)]
-        return Drawn(value, value)
 
     def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn:
         if self._walk is None:
             self._walk = self.model.p.walk(up)
         latent = self.model.local_latent
-        return latent.draw(latent.parameters(self._walk(before)), self.noise, self.smoothing)
+        return latent.draw(latent.parameters(self._walk(before)), self.noise, None)

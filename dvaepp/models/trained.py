@@ -1,4 +1,4 @@
-"""A trained model: images in, bits out, and back."""
+"""A trained model, which turns images into bits and bits into images."""
 
 import math
 import warnings
@@ -15,7 +15,7 @@ from dvaepp.models.importance import log_likelihood
 from dvaepp.models.inpainting import Inpainted, inpaint
 
 Images = Tensor | npt.NDArray[Any]
-ROUNDING = 1e-3  # by which a mean of levels may leave their range
+ROUNDING = 1e-3  # pixels may leave their range by this much, as means of pixels do by rounding
 
 
 class Trained(nn.Module):
@@ -146,9 +146,9 @@ class Trained(nn.Module):
         return found._replace(samples=found.samples.reshape(num_samples, *shape), mean=found.mean.reshape(shape))
 
     def log_likelihood(self, x: Images, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
-        """Importance-weighted log p(x) in the binary limit, (batch,); log Z is estimated once, with a seed of its own.
+        """Importance-weighted log p(x) in the binary limit, (batch,). log Z is estimated once, with a fixed seed.
 
-        Pixels of a Bernoulli likelihood are to be 0 or 1: of grey ones the number is a cross-entropy, with a warning.
+        Pixels of a Bernoulli likelihood should be 0 or 1. For grey ones the result is a cross-entropy, with a warning.
         """
         images = self._images(x)
         if self.model.reads == "bernoulli" and bool(((images != 0) & (images != 1)).any()):
@@ -162,7 +162,7 @@ class Trained(nn.Module):
     def _log_z_value(self) -> float:
         if self.model.boltzmann is None:
             return 0.0
-        if self._log_z is None:  # the caller's generator is not asked: the first call would differ from the second
+        if self._log_z is None:  # with the caller's generator the first call would differ from the second
             own = torch.Generator(self.device).manual_seed(0)
             self._log_z = log_partition(self.model.boltzmann, "auto", own)
         return self._log_z.value
@@ -184,12 +184,12 @@ class Trained(nn.Module):
         return x.reshape(len(x), *shape).to(self.device, self.dtype)
 
     def _check_levels(self, x: Tensor) -> None:
-        """Refuse numbers that no image of this model has; it would take them, with wrong results."""
-        if self.model.reads == "gaussian" or not x.numel():  # which takes any numbers
+        """Refuse numbers that no image of this model has, because the model would give wrong results for them."""
+        if self.model.reads == "gaussian" or not x.numel():  # a Gaussian likelihood takes any numbers
             return
         low = 0 if self.model.reads == "bernoulli" else -1
         smallest, largest = float(x.min()), float(x.max())
-        if low - ROUNDING <= smallest and largest <= 1 + ROUNDING:  # false with a NaN as well
+        if low - ROUNDING <= smallest and largest <= 1 + ROUNDING:  # this is false for NaN, too
             return
         if largest > 1 and bool((x == x.round()).all()):
             raise UsageError(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, conv_transpose2d
 
-from dvaepp.networks.dense import TRUNCATED_SD, as_read_by
+from dvaepp.networks.dense import as_read_by, cut_normal_
 
 
 class Conv(nn.Module):
@@ -26,9 +26,8 @@ class Conv(nn.Module):
         shape = (inputs, outputs) if resize == "u" else (outputs, inputs)
         self.weight = nn.Parameter(torch.empty(*shape, kernel, kernel, dtype=torch.float32))
         self.bias = nn.Parameter(torch.zeros(outputs, dtype=torch.float32))
-        # In a doubled map a pixel sums over a quarter of the taps, so that weights may have four times the variance.
-        sd = math.sqrt((4 if resize == "u" else 1) / (inputs * kernel**2)) / TRUNCATED_SD
-        nn.init.trunc_normal_(self.weight, std=sd, a=-2 * sd, b=2 * sd, generator=generator)
+        # Where the map is doubled, a pixel sums over a quarter of the taps, so that the variance is four times larger.
+        cut_normal_(self.weight, math.sqrt((4 if resize == "u" else 1) / (inputs * kernel**2)), generator)
 
     def forward(self, x: Tensor) -> Tensor:
         padding = self.kernel // 2

@@ -24,12 +24,20 @@ def truncated_normal_(weight: Tensor, generator: torch.Generator | None = None) 
     >>> truncated_normal_(torch.empty(3, 200)).abs().max() < 0.3
     tensor(True)
     """
-    sd = math.sqrt(2 / weight.shape[1]) / TRUNCATED_SD
-    return nn.init.trunc_normal_(weight, std=sd, a=-2 * sd, b=2 * sd, generator=generator)
+    return cut_normal_(weight, math.sqrt(2 / weight.shape[1]), generator)
+
+
+def cut_normal_(weight: Tensor, sd: float, generator: torch.Generator | None) -> Tensor:
+    """Fill a weight with numbers from a normal distribution that is cut at two standard deviations.
+
+    The numbers have the standard deviation `sd` after the cut.
+    """
+    uncut = sd / TRUNCATED_SD
+    return nn.init.trunc_normal_(weight, std=uncut, a=-2 * uncut, b=2 * uncut, generator=generator)
 
 
 class Affine(NamedTuple):
-    """x -> weight x + bias."""
+    """The map x -> weight x + bias."""
 
     weight: Tensor
     bias: Tensor
@@ -90,7 +98,7 @@ class Dense(nn.Module):
         return normalized if x.dim() == 2 else normalized.reshape(x.shape)
 
     def frozen(self) -> list[Affine]:
-        """The layers in evaluation mode, where batch norm is affine too: affine maps with a tanh between each two."""
+        """The network in evaluation mode: affine maps, which include batch norm, with a tanh between each two."""
         maps = []
         for index, layer in enumerate(self.layers):
             weight, bias = layer.get_parameter("weight").detach(), layer.bias
@@ -113,10 +121,11 @@ def as_read_by(weight: Tensor, x: Tensor) -> Tensor:
 
 
 def linear_side_by_side(inputs: Sequence[Tensor], weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`linear` of the concatenated inputs without concatenating them, and without the gradient of those that need none.
+    """`linear` of the concatenated inputs, computed without concatenating them.
 
-    Half of an encoder's backward pass would otherwise go to the pixels. Where the first input has fewer rows, the
-    others hold several samples for each of its rows, one batch after another, and share what it contributes.
+    Each input has a product of its own, so that those that need no gradient get none: half of an encoder's backward
+    pass would otherwise be spent on the pixels. Where the first input has fewer rows than the others, these hold
+    several samples for each of its rows, one batch after another, and its product is computed once for all of them.
     """
     if autocasts(weight.device):
         return linear(torch.cat(list(inputs), -1), weight, bias)
@@ -128,5 +137,5 @@ def linear_side_by_side(inputs: Sequence[Tensor], weight: Tensor, bias: Tensor |
 
 
 def as_rows(x: Tensor) -> Tensor:
-    """(..., width) as (rows, width). A tensor that has this shape passes as it is: autograd counts every view."""
+    """(..., width) as (rows, width). A tensor of this shape stays as it is, because a view costs time in autograd."""
     return x if x.dim() == 2 else x.reshape(-1, x.shape[-1])

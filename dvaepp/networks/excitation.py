@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import elu
 
-from dvaepp.networks.dense import TRUNCATED_SD
+from dvaepp.networks.dense import cut_normal_
 
 RATIO = 4
 
@@ -26,8 +26,7 @@ class Excitation(nn.Module):
         self.squeeze = nn.Linear(channels, squeezed, dtype=torch.float32)
         self.excite = nn.Linear(squeezed, channels, dtype=torch.float32)
         for layer in (self.squeeze, self.excite):
-            sd = 1 / math.sqrt(layer.in_features) / TRUNCATED_SD
-            nn.init.trunc_normal_(layer.weight, std=sd, a=-2 * sd, b=2 * sd, generator=generator)
+            cut_normal_(layer.weight, 1 / math.sqrt(layer.in_features), generator)
             nn.init.zeros_(layer.bias)
 
     def forward(self, f: Tensor) -> Tensor:

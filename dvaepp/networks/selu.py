@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import selu
 
-from dvaepp.networks.dense import TRUNCATED_SD, as_read_by
+from dvaepp.networks.dense import as_read_by, cut_normal_
 
 
 class Selu(nn.Module):
-    """Hidden SELU layers and a linear last one (App. G), whose first weights `start` scales; a linear map without them.
+    """Hidden SELU layers and a linear last one (App. G); `start` is a factor of the last layer's initial weights.
 
     Choose it in place of `Dense` where batch norm is not wanted: SELU keeps mean and variance of its inputs.
 
@@ -33,8 +33,7 @@ class Selu(nn.Module):
         pairs = zip(sizes, sizes[1:], strict=False)
         self.layers = nn.ModuleList(nn.Linear(a, b, dtype=torch.float32) for a, b in pairs)
         for layer, inputs in zip(self.layers, sizes, strict=False):
-            sd = math.sqrt(1 / inputs) / TRUNCATED_SD
-            nn.init.trunc_normal_(layer.get_parameter("weight"), std=sd, a=-2 * sd, b=2 * sd, generator=generator)
+            cut_normal_(layer.get_parameter("weight"), math.sqrt(1 / inputs), generator)
             nn.init.zeros_(layer.get_parameter("bias"))
         self.layers[-1].get_parameter("weight").data.mul_(start)
 

@@ -41,7 +41,7 @@ class Couplings(NamedTuple):
 class Conditional(NamedTuple):
     """p(z_out = 1 | rest) = sigmoid(bias + z @ weight) for the units `out`, in block order.
 
-    z is the other side where the units need no reordering (two blocks, an RBM), all units in block order otherwise.
+    For an RBM, whose units need no reordering, z is the other side. For other machines it is all units in block order.
     """
 
     out: slice
@@ -50,7 +50,7 @@ class Conditional(NamedTuple):
 
 
 class BlockForm(NamedTuple):
-    """What a sampler needs: the units block by block (`order`; None: as they are) and each block's conditional."""
+    """The conditionals of all blocks, and the `order` in which the units stand block by block; None if they do so."""
 
     order: Tensor | None
     conditionals: list[Conditional]
@@ -69,7 +69,7 @@ class BoltzmannPrior(KeepsFloat32, Prior):
 
     @classmethod
     def num_couplings(cls, num_units: int) -> int:
-        """Numbers that the couplings of so many units are stored in, for the count of memory."""
+        """How many numbers store the couplings of so many units, by which the memory of a run is estimated."""
         return num_units * num_units
 
     @abstractmethod
@@ -252,7 +252,8 @@ class BoltzmannPrior(KeepsFloat32, Prior):
 
     def check(self) -> None:
         """Refuse parameters that are not finite."""
-        extremes = [end for p in self.parameters() for end in p.detach().aminmax()]  # one pass, and NaN comes through
+        # `aminmax` reads the numbers once, and returns NaN where there is one.
+        extremes = [end for p in self.parameters() for end in p.detach().aminmax()]
         if bool(torch.isfinite(torch.stack(extremes)).all()):
             return
         for name, parameter in self.named_parameters():
@@ -277,6 +278,5 @@ class BoltzmannPrior(KeepsFloat32, Prior):
 
 def group_index(group_sizes: Sequence[int], num_units: int, device: torch.device) -> Tensor:
     """The group of each unit, for consecutive groups of the given sizes."""
-    check_groups(group_sizes, num_units)
-    groups = enumerate(group_sizes)
-    return torch.cat([torch.full((size,), group, dtype=torch.int64, device=device) for group, size in groups])
+    sizes = check_groups(group_sizes, num_units)
+    return torch.cat([torch.full((n,), group, dtype=torch.int64, device=device) for group, n in enumerate(sizes)])

@@ -106,11 +106,11 @@ def _two_colours(linked: Linked) -> list[list[int]] | None:
 
 
 def _greedy_colours(linked: Linked) -> list[list[int]]:
-    """Each unit joins the first block it is not coupled to."""
+    """Each unit joins the first block that it is not coupled to, from the unit with most couplings on."""
     colours: list[list[int]] = []
     reached = np.zeros_like(linked)  # (units, blocks): which blocks a unit is coupled to
     for unit in np.argsort(-linked.sum(1), kind="stable").tolist():
-        first = int(np.argmin(reached[unit]))  # a block that is not there yet is free
+        first = int(np.argmin(reached[unit]))  # an existing block or the next new one
         if first == len(colours):
             colours.append([])
         colours[first].append(unit)

@@ -11,7 +11,7 @@ groups of a model by `for_groups`, whose keyword arguments are the options that 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import accumulate
 from typing import ClassVar, Literal
 
 import torch
@@ -60,7 +60,7 @@ class Prior(nn.Module, ABC):
         """Draw z (n, units) of zeros and ones in the binary limit, without gradient."""
 
     def as_states(self, z: Tensor) -> Tensor:
-        """z in the parameters' type; anything but (..., units) is refused, where a product would broadcast it."""
+        """z in the parameters' type. Shapes other than (..., units) are refused: products may broadcast them."""
         if z.shape[-1:] != (self.num_units,):
             raise ValueError(f"z must have shape (..., {self.num_units}), got {tuple(z.shape)}")
         return z.to(next(self.parameters()).dtype)
@@ -125,7 +125,4 @@ def check_groups(group_sizes: Sequence[int], num_units: int | None = None) -> li
 
 def earlier_units(group_sizes: Sequence[int]) -> list[int]:
     """How many units come before each group."""
-    ends = [0]
-    for size in group_sizes:
-        ends.append(ends[-1] + size)
-    return [start for start, _ in pairwise(ends)]
+    return list(accumulate(group_sizes, initial=0))[:-1]

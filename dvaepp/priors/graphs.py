@@ -11,6 +11,7 @@
 import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -49,7 +50,7 @@ def coupling_mask(graph: Any, num_units: int) -> Tensor:
 
 
 def _nodes_and_edges(graph: Any) -> tuple[list[Any] | None, Iterable[Any]]:
-    """Of a dimod model or a networkx graph; a plain list of edges has no nodes."""
+    """The nodes and edges of a dimod model or a networkx graph; a plain list of edges has no nodes."""
     if hasattr(graph, "quadratic"):
         return list(graph.variables), list(graph.quadratic)
     if hasattr(graph, "edges"):
@@ -83,7 +84,7 @@ def _from_edges(edges: Sequence[Edge], num_units: int) -> Tensor:
 
 
 def _from_matrix(mask: Tensor, num_units: int) -> Tensor:
-    """A diagonal that is true throughout, as in a matrix of ones, is no self-loop but a habit."""
+    """A mask from a square matrix. A diagonal that is true throughout, as in a matrix of ones, is taken as false."""
     if mask.shape != (num_units, num_units):
         raise UsageError(f"mask must have shape ({num_units}, {num_units}), got {tuple(mask.shape)}")
     if not bool((mask == mask.t()).all()):
@@ -107,7 +108,7 @@ def named(name: str, num_units: int) -> list[Edge]:
 
 
 def complete(num_units: int) -> list[Edge]:
-    """Every pair of units: a machine that can say most and is slowest to sample, one unit at a time."""
+    """Every pair of units: the most expressive machine, and the slowest to sample, one unit at a time."""
     return list(combinations(range(num_units), 2))
 
 
@@ -129,18 +130,15 @@ def king(num_units: int) -> list[Edge]:
     return edges
 
 
-def _dwave(family: str) -> Callable[[int], list[Edge]]:
-    def edges(num_units: int) -> list[Edge]:
-        return _part_of(_smallest(family, num_units), num_units)
-
-    edges.__doc__ = f"Units of D-Wave's {family.capitalize()} graph: the smallest that has as many, or a part of it."
-    return edges
+def _dwave(family: str, num_units: int) -> list[Edge]:
+    """The edges of the smallest graph of a family of D-Wave's that has as many units, or of a part of that graph."""
+    return _part_of(_smallest(family, num_units), num_units)
 
 
 def _smallest(family: str, num_units: int) -> Any:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # it announces its successor when imported
+            warnings.simplefilter("ignore", DeprecationWarning)  # importing it warns that it has a successor
             import dwave_networkx  # type: ignore[import-untyped, unused-ignore]
     except ImportError:
         raise UsageError(f"graph {family!r} needs dwave-networkx: pip install 'dvaepp[dwave]'") from None
@@ -167,8 +165,8 @@ GRAPHS: dict[str, Callable[[int], list[Edge]]] = {
     "complete": complete,
     "ring": ring,
     "king": king,
-    "chimera": _dwave("chimera"),
-    "pegasus": _dwave("pegasus"),
-    "zephyr": _dwave("zephyr"),
+    "chimera": partial(_dwave, "chimera"),
+    "pegasus": partial(_dwave, "pegasus"),
+    "zephyr": partial(_dwave, "zephyr"),
 }
 """Graphs that a recipe may name: from a number of units to edges."""

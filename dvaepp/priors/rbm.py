@@ -81,7 +81,7 @@ class RBM(BoltzmannPrior):
 
     @full_precision
     def free_energy(self, z: Tensor, summed: Tensor | slice) -> Tensor:
-        """Without the square matrix where the right side is summed, as a slice."""
+        """As for any machine, but without its square matrix if `summed` is the right side as a slice."""
         if not isinstance(summed, slice) or summed != slice(self.num_left, self.num_units):
             return super().free_energy(z, summed)
         left = self.as_states(z)[..., : self.num_left]
@@ -102,7 +102,7 @@ class RBM(BoltzmannPrior):
 
     @full_precision
     def cross_entropy(self, mu: Tensor, nu: Tensor, group_sizes: Sequence[int]) -> Tensor:
-        """The general rule without the square matrix: only left-right pairs exist, and left comes first."""
+        """As for any machine, but without its square matrix, because all pairs have a left and a right unit."""
         check_groups(group_sizes, self.num_units)
         n = self.num_left
         linear = mu[..., :n] @ self.bias_left + mu[..., n:] @ self.bias_right

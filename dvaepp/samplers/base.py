@@ -18,9 +18,10 @@ from dvaepp.priors.base import BoltzmannPrior
 
 
 class Chains(NamedTuple):
-    """Persistent chains z (chains, units) and how many sweeps they have made; of many processes each has a `shard`.
+    """Persistent chains z (chains, units), and how many sweeps they have made.
 
-    `hot` (chains, levels, units) are a tempered sampler's chains at higher temperatures, of which z is the last level.
+    Where several processes share the chains, `shard` says which of them these are. A tempered sampler keeps its chains
+    at higher temperatures in `hot` (chains, levels, units), from the hottest level on; z is the level after the last.
 
     Choose it to carry chains through a training loop of your own, with `samplers.pcd`.
 
@@ -54,7 +55,7 @@ class Sampler(ABC):
 
     @property
     def states_per_chain(self) -> int:
-        """How many states a chain holds, for the count of memory."""
+        """How many states a chain holds, by which the memory of a run is estimated."""
         return 1
 
     def init(
@@ -76,7 +77,7 @@ class Sampler(ABC):
     def step(
         self, prior: BoltzmannPrior, chains: Chains, num_sweeps: int, generator: torch.Generator | None = None
     ) -> Chains:
-        """Advance the chains by so many sweeps of the prior as it is now."""
+        """Advance the chains by `num_sweeps` sweeps at the present parameters of the prior."""
 
 
 def fair_coins(shape: tuple[int, ...], prior: BoltzmannPrior, generator: torch.Generator | None) -> Tensor:

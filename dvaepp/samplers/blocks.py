@@ -1,4 +1,4 @@
-"""Block Gibbs on a path of machines, many chains side by side: the one engine under every sampler.
+"""Block Gibbs on a path of machines, for many chains at once; all samplers of this folder run on it.
 
     log f_β(z) = c·z + β D(z),   D(z) = -E(z) - c·z
 
@@ -15,7 +15,8 @@ from dvaepp.kernels.gibbs import MAX_SOURCES, sweeps_
 from dvaepp.priors.base import BoltzmannPrior, Conditional
 from dvaepp.samplers.noise import Noise
 
-FIELD_ERROR = 2e-3  # what float32 may at worst add to a logit; rounding errors nearly always cancel to far less
+# A side is drawn in float32 where rounding can add no more than this to a logit. Errors mostly cancel to far less.
+FIELD_ERROR = 2e-3
 
 
 class Block(NamedTuple):
@@ -24,7 +25,7 @@ class Block(NamedTuple):
     `origin` is set where the units of the source are drawn in another type: `source` is then a copy of it.
     """
 
-    out: slice  # of the units in block order
+    out: slice  # the place of these units in block order
     origin: Tensor | None
     source: Tensor
     target: Tensor
@@ -32,7 +33,7 @@ class Block(NamedTuple):
     base: Tensor  # c
     delta: Tensor  # b - c
     exact_delta: Tensor  # the same in float64, for energies
-    acc: Tensor  # where the product goes
+    acc: Tensor  # memory for the product of source and weight
 
 
 class Clamped(NamedTuple):
@@ -45,13 +46,14 @@ class Clamped(NamedTuple):
 class BlockGibbs:
     """Chains of a prior, held block by block whatever the prior's own type, updated in place.
 
-    Samples alone are drawn in float32. With `exact_energies`, which every estimate of log Z needs, D is exact to
-    float64: at couplings of 10 and more, energies of 100 x 100 units leave float32 by a tenth of a nat and more. The
-    last block is then drawn from float64 fields, from which D follows without another product. The other side of an
-    RBM stays in float32, which takes half the time, unless its fields are so large that rounding could shift a logit.
+    Where nothing but samples is wanted, the chains are float32. Estimates of log Z ask for `exact_energies`, and D is
+    then exact to float64: in float32 the energies of 100 x 100 units with couplings of 10 are wrong by a tenth of a nat
+    or more. The last block is drawn from float64 fields, from which D follows without another product. The other side
+    of an RBM stays in float32, which takes half the time, unless its fields are so large that rounding could shift a
+    logit.
 
-    The sides of an RBM are matrices of their own, which a small product reads a quarter faster than slices of one; a
-    general machine's blocks are slices of one matrix.
+    The sides of an RBM are two matrices, because small products read them a quarter faster than slices of one matrix.
+    The blocks of other machines are slices of one matrix.
     """
 
     def __init__(
@@ -98,12 +100,13 @@ class BlockGibbs:
         ordered = [t.expand(shape) if self.order is None else t.expand(shape)[:, self.order] for t in (mask, values)]
         blocks = [(block.target.dtype, block.out) for block in self.blocks]
         self._clamped = [Clamped(ordered[0][:, out], ordered[1][:, out].to(dtype)) for dtype, out in blocks]
-        self._restore()
-        self._last_field_is_current = False
+        self._units_were_set()
 
-    def _restore(self) -> None:
+    def _units_were_set(self) -> None:
+        """Put the clamped units of all blocks back; no field belongs to the units any more."""
         for index in range(len(self.blocks)):
             self._restore_block(index)
+        self._last_field_is_current = False
 
     def _restore_block(self, index: int) -> None:
         """Put the clamped units of a block back."""
@@ -113,7 +116,7 @@ class BlockGibbs:
             target.copy_(torch.where(mask, values, target))
 
     def _types(self, conditionals: list[Conditional]) -> list[torch.dtype]:
-        """Float64, but float32 for the side of an RBM drawn first where no field can round by much."""
+        """The type of each block: float64, or float32 for the first side of an RBM if no field can round by much."""
         types = [torch.float64] * len(conditionals)
         if self.order is None:
             _, weight, bias = conditionals[0]
@@ -129,8 +132,7 @@ class BlockGibbs:
         ordered = z if self.order is None else z[:, self.order]
         for block in self.blocks:
             block.target.copy_(ordered[:, block.out])
-        self._restore()
-        self._last_field_is_current = False
+        self._units_were_set()
 
     def states(self) -> Tensor:
         """The chains in the prior's own order, a float32 copy."""
@@ -143,8 +145,7 @@ class BlockGibbs:
         """Start every chain from the independent units at β = 0."""
         for block in self.blocks:
             noise.threshold_(block.acc.zero_(), block.base, torch.zeros_like(block.base), None, block.target)
-        self._restore()
-        self._last_field_is_current = False
+        self._units_were_set()
 
     def sweep(self, noise: Noise, scale: Tensor | None = None) -> None:
         """Update every unit once; `scale` (chains,) holds β of each chain, None means 1 for all."""
@@ -178,13 +179,13 @@ class BlockGibbs:
         total = torch.zeros(self.num_chains, dtype=torch.float64, device=self.device)
         for block in self.blocks:
             total += torch.mv(block.target.double(), block.exact_delta)
-        if self.bipartite:  # the last block meets every pair once
+        if self.bipartite:  # the field of the last block contains every pair once
             block = self.blocks[-1]
-            if not self._last_field_is_current:  # a sweep leaves it behind: its source has not changed since
+            if not self._last_field_is_current:  # a sweep leaves this field in `acc`
                 _field(block)
                 self._last_field_is_current = True
             return total.add_((block.target * block.acc).sum(1))
-        for block in self.blocks:  # all blocks together meet every pair twice
+        for block in self.blocks:  # the fields of all blocks together contain every pair twice
             total += (block.target * _field(block)).sum(1) / 2
         return total
 
@@ -202,7 +203,10 @@ def _field(block: Block) -> Tensor:
 
 
 def base_from_pilot(prior: BoltzmannPrior, noise: Noise, num_chains: int = 256, num_sweeps: int = 100) -> Tensor:
-    """Logits c of independent units near the prior, the clipped mean of a short run: any is valid, a near one fast."""
+    """Logits c for the start of the path: those of the clipped mean of each unit in a short run.
+
+    Any c is valid. The nearer the independent units are to the prior, the fewer temperatures the path needs.
+    """
     device = prior.couplings().bias.device
     total = torch.zeros(prior.num_units, dtype=torch.float32, device=device)
     engine = BlockGibbs(prior, num_chains, torch.zeros_like(total))

@@ -1,11 +1,10 @@
-"""Any dimod sampler as ours, e.g. simulated annealing of dwave-samplers (extra `dwave`)."""
+"""Samplers of dimod as samplers of ours, such as simulated annealing of dwave-samplers (extra `dwave`)."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from dvaepp.errors import UsageError
 from dvaepp.priors.base import BoltzmannPrior
@@ -15,12 +14,13 @@ from dvaepp.samplers.base import Chains, Sampler
 
 @dataclass(frozen=True)
 class DimodSampler(Sampler):
-    """Draw every chain afresh with `sampler.sample(bqm, num_reads=..., **options)`, the energy that of the prior.
+    """In every step all chains are drawn anew by `sampler.sample(bqm, num_reads=..., **options)`.
 
-    `sampler` is a dimod sampler, or the name of a class of `dwave.samplers`. Options that a sampler calls otherwise go
-    into `options`; those named in `given` are filled in for it. An annealer samples the Boltzmann distribution only as
-    far as it ends at β = 1 slowly enough: simulated annealing goes from `beta_range` 0.1 to 1 unless told otherwise.
-    With a seed, as here, samples depend on the generator and the prior alone.
+    The model `bqm` has the energy of the prior. `sampler` is a dimod sampler, or the name of a class of
+    `dwave.samplers`. `given` names which of `num_sweeps` and `seed` the sampler takes; with a seed, samples depend on
+    the generator and the prior alone. All its other options go into `options`. Annealing leads to samples of the
+    Boltzmann distribution only if it ends at β = 1 and gets there slowly enough. Simulated annealing goes from 0.1 to
+    1 unless `options` have another `beta_range`.
 
     Choose it to train with an annealer, or with any sampler that speaks dimod (the extra `dwave`).
 
@@ -39,11 +39,7 @@ class DimodSampler(Sampler):
     def step(
         self, prior: BoltzmannPrior, chains: Chains, num_sweeps: int, generator: torch.Generator | None = None
     ) -> Chains:
-        z = self.draw(prior, chains.z, num_sweeps, generator)
-        return chains._replace(z=z, num_sweeps=chains.num_sweeps + num_sweeps)
-
-    def draw(self, prior: BoltzmannPrior, z: Tensor, num_sweeps: int, generator: torch.Generator | None) -> Tensor:
-        """As many samples as z has, of its type and on its device."""
+        z = chains.z
         prior.check_states(z)
         device = "cpu" if generator is None else generator.device
         seed = int(torch.randint(0, 2**31 - 1, (), generator=generator, device=device))
@@ -54,10 +50,11 @@ class DimodSampler(Sampler):
         samples = solver.sample(to_bqm(prior), num_reads=len(z), **options)
         columns = [samples.variables.index(unit) for unit in range(prior.num_units)]
         states = np.asarray(samples.record.sample)[:, columns]
-        if str(samples.vartype) == "Vartype.SPIN" or samples.vartype.name == "SPIN":
+        if samples.vartype.name == "SPIN":
             states = (states + 1) // 2
         repeats = np.repeat(states, samples.record.num_occurrences, axis=0)[: len(z)]
-        return torch.as_tensor(repeats, dtype=z.dtype, device=z.device)
+        z = torch.as_tensor(repeats, dtype=z.dtype, device=z.device)
+        return chains._replace(z=z, num_sweeps=chains.num_sweeps + num_sweeps)
 
 
 def _solver(sampler: Any) -> Any:

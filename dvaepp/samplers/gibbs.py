@@ -31,9 +31,9 @@ def gibbs(
     function of the generator's state and of its place, not of the number of threads; z may be a `shard` of all chains.
     On a CPU the values of parameters and chains are checked; on other devices only shapes are.
 
-    `clamp`, a boolean mask (units,) or (chains, units), holds units at their `values` of the same shapes, without
-    `values` at those in z: the chains then follow p(other units | clamped ones). One mask and one set of values for
-    all chains are fastest: they make a smaller machine (`prior.given`).
+    `clamp` is a boolean mask (units,) or (chains, units) of units that are held at their `values`, of either shape too,
+    or at those in z where no `values` are given. The chains then follow p(other units | clamped ones). It is fastest to
+    give all chains one mask and one set of values, because these make a smaller machine (`prior.given`).
 
     Choose it for samples of a prior that mixes well, and with `clamp` for samples given some of the units.
 
@@ -44,7 +44,7 @@ def gibbs(
     if num_sweeps < 1:
         raise UsageError(f"num_sweeps must be at least 1, got {num_sweeps}")
     prior.check_states_shape(z)
-    if z.is_cpu:  # elsewhere to look at values would be to wait for the device, in every step of training
+    if z.is_cpu:  # on other devices this check would wait for the device in every step of training
         prior.check()
     if clamp is None:
         if values is not None:
@@ -54,9 +54,12 @@ def gibbs(
         return _swept(prior, z, num_sweeps, generator, shard)
     clamp, values = prior.check_clamp(clamp, z if values is None else values, num_chains=len(z))
     prior.check_states(torch.where(clamp, values.to(z.dtype), z))
-    if clamp.dim() == values.dim() == 1:
-        return _swept_given(prior, z, num_sweeps, generator, shard, clamp, values)
-    return _swept(prior, z, num_sweeps, generator, shard, (clamp, values))
+    if not clamp.dim() == values.dim() == 1:
+        return _swept(prior, z, num_sweeps, generator, shard, (clamp, values))
+    found = values.to(z.dtype).expand_as(z).clone()
+    if not bool(clamp.all()):
+        found[:, ~clamp] = _swept(prior.given(clamp, values), z[:, ~clamp], num_sweeps, generator, shard)
+    return found
 
 
 def _swept(
@@ -73,22 +76,6 @@ def _swept(
     engine.set_states(z)
     engine.run(Noise(generator, engine.device, shard), num_sweeps)
     return engine.states().to(z.dtype)
-
-
-def _swept_given(
-    prior: BoltzmannPrior,
-    z: Tensor,
-    num_sweeps: int,
-    generator: torch.Generator | None,
-    shard: Shard | None,
-    clamp: Tensor,
-    values: Tensor,
-) -> Tensor:
-    """Chains of the machine over the free units, put back among the clamped ones."""
-    found = values.to(z.dtype).expand_as(z).clone()
-    if not bool(clamp.all()):
-        found[:, ~clamp] = _swept(prior.given(clamp, values), z[:, ~clamp], num_sweeps, generator, shard)
-    return found
 
 
 @dataclass(frozen=True)

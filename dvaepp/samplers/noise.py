@@ -12,7 +12,7 @@ from dvaepp.kernels import gibbs
 
 
 class Noise:
-    """Independent uniform noise for one run of a sampler; with `shard`, for those of all its chains."""
+    """Independent uniform noise for one run of a sampler; `shard` says which of all chains this process has."""
 
     def __init__(self, generator: torch.Generator | None, device: torch.device, shard: Shard | None = None) -> None:
         self.generator, self.device, self.shard = generator, device, shard

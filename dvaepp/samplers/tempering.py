@@ -36,7 +36,11 @@ class Adapted(NamedTuple):
 
 
 class SwapPairs(NamedTuple):
-    """Pairs of neighbouring levels, (replicas, pairs, 2) of the rows there, a view; which levels, and how far apart."""
+    """Pairs of neighbouring levels, all even ones or all odd ones.
+
+    `rows` (replicas, pairs, 2) is a view of `row_of` with the two rows of each pair, `inside` says which levels these
+    are, and `apart` (pairs,) is how far their inverse temperatures are from each other.
+    """
 
     rows: Tensor
     inside: slice
@@ -47,7 +51,8 @@ class Tempering:
     """Independent replicas of a ladder; row r * T + t of the engine starts at level t of replica r.
 
     Swaps exchange the temperatures of two rows rather than their states: `row_of` (replicas, T) says which row of the
-    replica is at each level now. All tables lie where the chains do, so that a sweep never waits for the device.
+    replica is at each level now. All its tables are on the device of the chains, so that a sweep never waits for
+    that device.
     """
 
     def __init__(
@@ -68,18 +73,18 @@ class Tempering:
         device = self.engine.device
         self.ladder = torch.tensor(ladder, dtype=torch.float64, device=device)
         self.row_of = torch.arange(self.num_levels, dtype=torch.int64, device=device).repeat(num_replicas, 1)
-        self._beta = self.ladder.repeat(num_replicas, 1)  # of each row, where the engine reads it
+        self._beta = self.ladder.repeat(num_replicas, 1)  # the engine reads β row by row
         self._swap_probability = torch.zeros_like(self.ladder[1:])
         self._swap_rounds = [0, 0]  # of even and of odd pairs
         self._parity = first_swap  # 0: the pairs (0, 1), (2, 3), ... come first
         self._pairs = [self._neighbours(parity) for parity in (0, 1)]
         self._been_top = torch.zeros_like(self.row_of, dtype=torch.bool)
-        self._returning = self._been_top.clone()  # to β = 1, from β = 0
+        self._returning = self._been_top.clone()  # rows that have been at β = 1 and then at β = 0
         self._round_trips = torch.zeros_like(self.row_of[:, :1])
         self.engine.draw_base(noise)
 
     def start_from(self, states: Tensor) -> None:
-        """Replace every chain by one of the given states, taken in turn, first for the prior's own level."""
+        """Replace all chains by the given states, taken in turn; the level of the prior itself gets the first ones."""
         level_of = self.row_of.argsort(1)
         replicas = torch.arange(self.num_replicas, dtype=torch.int64, device=level_of.device)[:, None]
         place = replicas + self.num_replicas * (self.num_levels - 1 - level_of)
@@ -204,7 +209,7 @@ def tempered(
     clamp: Tensor | None = None,
     values: Tensor | None = None,
 ) -> Tensor:
-    """n samples (n, units) of the prior: a replica each, which starts from independent units and then sweeps.
+    """n samples (n, units) of the prior, each by a replica of its own that starts from independent units.
 
     `clamp` and `values` hold units as in `gibbs`; rows of a mask (n, units) belong to the replicas.
     """
@@ -274,7 +279,7 @@ def adapt_ladder(
 
 def _respace(ladder: list[float], rates: list[float], target: float) -> list[float]:
     """Equal shares of the rejection Λ(β), accumulated linearly between the old temperatures."""
-    # a pair that never swaps hides how far apart it is: count it as at least three steps
+    # From a pair that hardly ever swaps one cannot tell how far apart it is. Its rejection counts as 3.
     rejection = [3.0 if rate < 0.02 else max(1 - rate, 1e-3) for rate in rates]
     barrier = np.concatenate([[0.0], np.cumsum(rejection)])
     pairs = int(np.clip(np.ceil(barrier[-1] / (1 - target)), 3, MAX_TEMPERATURES - 1))

@@ -9,8 +9,9 @@ from dvaepp.training.metrics import scalars, summary_writer
 
 
 def tensorboard(folder: Path | str) -> Callback:
-    """Choose it to watch validations in TensorBoard (extra `tb`); numbers of training steps go there, too, with
-    `set={"training.tensorboard": True}`.
+    """A callback that writes the numbers of every validation for TensorBoard (extra `tb`).
+
+    Choose it to watch validations; `set={"training.tensorboard": True}` writes the numbers of training steps, too.
 
     >>> dvaepp.train(model, data=x, run_dir="run", callbacks=[tensorboard("run/tensorboard")])
     """
@@ -25,7 +26,9 @@ def tensorboard(folder: Path | str) -> Callback:
 
 
 def wandb(project: str, **options: Any) -> Callback:
-    """Choose it to send validations to Weights & Biases (extra `wandb`); `options` go to `wandb.init`.
+    """A callback that sends the numbers of every validation to Weights & Biases (extra `wandb`).
+
+    Choose it to compare runs there; `options` go to `wandb.init`.
 
     >>> dvaepp.train(model, data=x, run_dir="run", callbacks=[wandb("digits", name="rbm")])
     """

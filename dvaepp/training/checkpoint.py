@@ -32,9 +32,9 @@ KEPT = 2
 
 
 class Checkpoint(NamedTuple):
-    """Named tensors, a small JSON-able record with the `step`, and the recipe they were trained by (schema 1: none).
+    """Named tensors, a small JSON-able record with the `step`, and the recipe of the run, which schema 1 does not have.
 
-    `digest` is the SHA-256 of the file of the tensors: it names this checkpoint among all others.
+    `digest` is the SHA-256 of the file of tensors, by which evaluations name this checkpoint.
     """
 
     tensors: dict[str, Tensor]
@@ -54,13 +54,13 @@ class DamagedCheckpoint(OSError):
 def write(
     folder: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any], recipe: Mapping[str, Any], best: bool
 ) -> str:
-    """Write the checkpoint of record["step"], and as the best one too if it is; then drop those no longer kept.
+    """Write the checkpoint of record["step"], also as the best one if `best` says so, and delete those no longer kept.
 
     Returns the digest of the tensors.
     """
     folder.mkdir(parents=True, exist_ok=True)
     data = save({name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()})
-    digest = hashlib.sha256(data).hexdigest()
+    digest = _digest(data)
     stem = f"step-{record['step']:09d}"
     name = f"{stem}-{digest[:8]}.safetensors"
     files = {name: {"sha256": digest, "bytes": len(data)}}
@@ -162,7 +162,7 @@ def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _candidates(folder: Path, which: str) -> list[Path]:
-    """What may be read for `which`, the wanted one first; files of schema 1 last."""
+    """The files that may serve as the "last" or the "best" checkpoint, in the order in which they are tried."""
     steps = _manifests(folder)[::-1]
     best = [path for path in (folder / "best.json", folder / "best.safetensors") if path.is_file()][:1]
     last = [path for path in (folder / "last.safetensors",) if path.is_file() and not steps]
@@ -180,7 +180,7 @@ def _step(manifest: Path) -> int:
 
 
 def _text(content: dict[str, Any]) -> bytes:
-    """Canonical JSON with its own digest."""
+    """JSON in a canonical form, with the digest of its content in it."""
     body = json.dumps(content, indent=1, sort_keys=True)
     return json.dumps({**content, "sha256": _digest(body.encode())}, indent=1, sort_keys=True).encode() + b"\n"
 

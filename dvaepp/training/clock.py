@@ -29,7 +29,7 @@ class Clock:
         return f"{duration((self.steps - step) / self.speed(step))} left"
 
     def announce(self, step: int, say: Callable[[str], None]) -> None:
-        """Tell speed and time left a single time, as soon as some seconds of training have been measured."""
+        """Say the speed and the time left, once in a run, after the first five seconds of training."""
         if not self._announced and step > self.first_step and time.monotonic() - self.started > 5:
             self._announced = True
             say(f"{self.speed(step):.3g} steps/s; about {self.left(step)}")

@@ -18,20 +18,17 @@ from dvaepp.version import __version__
 
 def conditions(recipe: Recipe, device: str) -> dict[str, str | int]:
     """Versions, compiled functions at work, threads, processes, device, vector instructions and precision."""
+    kernels = [name for name in policy.KERNELS if policy.on(name)] if device == "cpu" else []
     return {
         "dvaepp": __version__,
         "torch": str(torch.__version__),
-        "kernels": _kernels() if device == "cpu" else "none",
+        "kernels": " ".join(kernels) or "none",
         "threads": torch.get_num_threads(),
         "processes": distributed.size(),
         "device": f"{device} {torch.cuda.get_device_name(device)}" if device.startswith("cuda") else device,
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "precision": recipe.training.precision,
     }
-
-
-def _kernels() -> str:
-    return " ".join(name for name in policy.KERNELS if policy.on(name)) or "none"
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

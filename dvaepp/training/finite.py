@@ -16,15 +16,15 @@ class NonFinite(RuntimeError):
 
 def check_finite(state: State, loss: Tensor) -> None:
     """Raise NonFinite unless the loss and every gradient are finite."""
-    groups = [g for o in (state.optimizer, state.own_optimizer) if o is not None for g in o.param_groups]
+    groups = [group for optimizer in state.optimizers for group in optimizer.param_groups]
     gradients = [p.grad for group in groups for p in group["params"] if p.grad is not None]
     if all_finite([loss, *gradients]):
         return
-    step, modules = state.step + 1, [state.model] if state.estimator is None else [state.model, state.estimator]
+    step = state.step + 1
     if not math.isfinite(loss.item()):
         raise NonFinite(f"the loss is {loss.item()} at step {step}")
-    named = [(name, p.grad) for module in modules for name, p in module.named_parameters() if p.grad is not None]
-    worst = [name for name, gradient in named if not bool(torch.isfinite(gradient).all())]
+    named = [item for module in state.modules for item in module.named_parameters()]
+    worst = [name for name, p in named if p.grad is not None and not bool(torch.isfinite(p.grad).all())]
     raise NonFinite(f"the gradient of {', '.join(worst[:3])} is not finite at step {step} ({len(worst)} tensors)")
 
 
@@ -51,5 +51,4 @@ class Before(NamedTuple):
 
 
 def _buffers(state: State) -> list[Tensor]:
-    modules = [state.model] if state.estimator is None else [state.model, state.estimator]
-    return [buffer for module in modules for buffer in module.buffers()]
+    return [buffer for module in state.modules for buffer in module.buffers()]

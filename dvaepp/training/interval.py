@@ -20,9 +20,9 @@ from dvaepp.training.schedules import smoothing_at
 from dvaepp.training.state import sums_exactly
 
 UNCOUNTED = 0.1  # the interval, as a share of the steps, for a model whose work cannot be counted
-SHARE = 0.1  # the share of a run's time that validations may take, about
+SHARE = 0.1  # about the share of a run's time that validations may take
 FINEST = 0.02  # the shortest interval: a full schedule of Tables 1 and 2 validates after every 2 % of its steps
-FINEST_WITH_PLATEAU = 1 / 400  # the shortest with a plateau, whose patience counts validations: Table 3 has 400 epochs
+FINEST_WITH_PLATEAU = 1 / 400  # the same where decays wait for a number of validations: an epoch of Table 3
 BACKWARD = 2  # a backward pass multiplies twice as often as the forward pass
 LOG_Z_SWEEPS = 200_000  # sweeps of one chain in an estimate of log Z: 16 replicas, about 16 temperatures, 780 sweeps
 
@@ -99,5 +99,5 @@ def forward_work(recipe: Recipe, model: Model) -> int:
 
 
 def _addmm(out: Sequence[int], a: Sequence[int], b: Sequence[int], **_: object) -> int:
-    """Operations of a product that is added in place, from the shapes: torch's counter leaves these products out."""
+    """Operations of `addmm_`, from the shapes of its arguments, because torch's counter leaves this product out."""
     return 2 * a[0] * a[1] * b[1]

@@ -69,7 +69,7 @@ def scalars(record: dict[str, Any]) -> dict[str, float]:
 
 
 def _cut(path: Path, last_step: int, validated: int) -> float:
-    """Remove later lines and a torn last line from the file; returns the CPU seconds up to the last line kept."""
+    """Remove later lines and an incomplete last line; return the CPU seconds up to the last line that is kept."""
     if not path.exists():
         return 0.0
     lines = path.read_bytes().splitlines(keepends=True)

@@ -1,8 +1,8 @@
 """The type that a run computes in: float32, float64, or bfloat16 products around float32 weights.
 
-`training.precision=bfloat16` is `torch.autocast`: weights, gradients, optimizer, chains, densities and KLs stay
-float32, products and convolutions are bfloat16. On a CPU, oneDNN may pick matrix instructions that the system does not
-let it use, which ends the process by a signal. So a subprocess tries one product first.
+`training.precision=bfloat16` means `torch.autocast`: products and convolutions are bfloat16, while weights, gradients,
+optimizer, chains, densities and KLs stay float32. On a CPU, oneDNN may pick matrix instructions that the system does
+not let it use, and a signal then ends the process. Therefore a subprocess tries a product first.
 """
 
 import functools

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from dvaepp import distributed
 from dvaepp.data import Dataset
@@ -49,7 +48,8 @@ def resumed(
         return recipe, state
     saved = _recovered(folder / "checkpoints", device, say)
     if saved.recipe is not None:
-        recipe = _validating_as(recipe, saved.recipe)
+        if recipe.training.validate_every is None:
+            recipe = validating(recipe, saved.recipe["training"]["validate_every"])
         changes = differences(saved.recipe, recipe)
         shorter = recipe.training.steps < saved.recipe["training"]["steps"]
         free = FREE if shorter else (*FREE, "training.steps")
@@ -68,12 +68,6 @@ def resumed(
         if line := changed(saved.record, conditions(recipe, device)):
             say(line)
     return recipe, state
-
-
-def _validating_as(recipe: Recipe, stored: dict[str, Any]) -> Recipe:
-    if recipe.training.validate_every is not None:
-        return recipe
-    return validating(recipe, stored["training"]["validate_every"])
 
 
 def _recovered(folder: Path, device: str, say: Callable[[str], None]) -> checkpoint.Checkpoint:

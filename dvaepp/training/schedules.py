@@ -7,7 +7,7 @@ from dvaepp.recipes.smoothing import SmoothingConfig
 from dvaepp.smoothing import MEMBERS
 from dvaepp.smoothing.base import Smoothing
 
-LOGS = 500  # the number of lines in the metrics of a run, about
+LOGS = 500  # about the number of lines in the metrics of a run
 WARMUP_FACTOR = 0.1  # public runs of the model start at 3e-4 and go on at 3e-3
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dvaepp import distributed
 from dvaepp.data import Dataset
@@ -64,6 +64,15 @@ class State(NamedTuple):
     average: Model | None = None
     log_z_step: int = 0
     follower: follow.Follower | None = None
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """All modules that training changes: the model, and the gradient estimator if there is one."""
+        return [module for module in (self.model, self.estimator) if module is not None]
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        return [optimizer for optimizer in (self.optimizer, self.own_optimizer) if optimizer is not None]
 
 
 def build(recipe: Recipe, dataset: Dataset, device: str = "cpu", model: Model | None = None) -> State:
@@ -150,7 +159,7 @@ def sums_exactly(model: Model) -> bool:
     return model.boltzmann is not None and num_enumerated(model.boltzmann) <= EXACT_SIDE
 
 
-def estimate_log_z(model: Model, generator: torch.Generator, num_sweeps: int = LOG_Z_SWEEPS) -> float:
+def estimate_log_z(model: Model, generator: torch.Generator) -> float:
     """log Z without gradient where a number is needed; 0 for a directed prior."""
     prior = model.boltzmann
     if prior is None:
@@ -159,7 +168,7 @@ def estimate_log_z(model: Model, generator: torch.Generator, num_sweeps: int = L
         return log_partition(prior, "exact").value
     if not any(bool(p.any()) for p in prior.parameters()):
         return prior.num_units * math.log(2)  # an untrained machine has independent fair units
-    return log_partition(prior, "tempering", generator, num_sweeps=num_sweeps, num_replicas=16).value
+    return log_partition(prior, "tempering", generator, num_sweeps=LOG_Z_SWEEPS, num_replicas=16).value
 
 
 def save(folder: Path, state: State, recipe: Recipe, about: dict[str, Any], best: bool = False) -> None:
@@ -187,7 +196,7 @@ def save(folder: Path, state: State, recipe: Recipe, about: dict[str, Any], best
         record["chain_sweeps"] = chains.num_sweeps
     for index, parameter in enumerate(_parameters(state.optimizer)):
         tensors |= checkpoint.with_prefix(f"optimizer.{index}", state.optimizer.state[parameter])
-    record["optimized"] = _names(state)
+    record["optimized"] = [name for group in _names(state) for name in group]
     if state.estimator is not None:
         tensors |= checkpoint.with_prefix("estimator", state.estimator.state_dict())
     if state.own_optimizer is not None:
@@ -239,10 +248,10 @@ def _restored_follower(state: State, saved: checkpoint.Checkpoint) -> follow.Fol
     return follow.Follower(found["z"], found["log_weights"], parameters, saved.record["log_z_anchor"])
 
 
-def _names(state: State) -> list[str]:
-    """The names of the model's parameters in the order of its optimizer."""
+def _names(state: State) -> list[list[str]]:
+    """The names of the model's parameters in each group of its optimizer."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in state.model.named_parameters()}
-    return [names[parameter] for parameter in _parameters(state.optimizer)]
+    return [[names[parameter] for parameter in group["params"]] for group in state.optimizer.param_groups]
 
 
 def _former_order(state: State) -> list[str]:
@@ -251,12 +260,8 @@ def _former_order(state: State) -> list[str]:
     torch lists a model's own parameters before those of its modules. Some of the model's own parameters have become
     those of a module since, so the order has to be made from the names that they had then.
     """
-    groups = [group["params"] for group in state.optimizer.param_groups]
-    names: dict[Tensor, str] = {parameter: name for name, parameter in state.model.named_parameters()}
-    order = [
-        sorted((names[p] for p in group), key=lambda name: "." in state.model.former_name(name)) for group in groups
-    ]
-    return [name for group in order for name in group]
+    groups = [sorted(group, key=lambda name: "." in state.model.former_name(name)) for group in _names(state)]
+    return [name for group in groups for name in group]
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:

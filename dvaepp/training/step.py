@@ -1,5 +1,7 @@
 """One update of a model: chains, bound, gradient, optimizer (Sec. 4 and 5, App. E and H)."""
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -25,7 +27,7 @@ def step(recipe: Recipe, dataset: Dataset, state: State, device: str) -> tuple[S
     for group in state.optimizer.param_groups:
         group["lr"] = learning_rate(recipe.optimizer, t, state.progress.decays)
     if not state.model.training:
-        state.model.train()  # walks through all modules
+        state.model.train()  # a walk through all modules, which most steps can do without
     indices = batch_indices(len(dataset.train), recipe.training.batch_size, state.step, recipe.training.seed)
     x = dataset.batch(indices, state.generator)
     shard = distributed.shard(len(x)) if distributed.size() > 1 else None
@@ -61,7 +63,6 @@ def update(recipe: Recipe, state: State, x: Tensor, shard: Shard | None = None) 
 def _estimated_update(recipe: Recipe, state: State, x: Tensor) -> tuple[State, Terms, Tensor]:
     """One backward pass serves the model and, apart, the estimator's own parameters (Sec. 7.1)."""
     assert state.estimator is not None
-    optimizers = [o for o in (state.optimizer, state.own_optimizer) if o is not None]
     if state.own_optimizer is not None and recipe.estimator is not None:
         for group in state.own_optimizer.param_groups:
             rate = learning_rate(recipe.optimizer, state.step / recipe.training.steps, state.progress.decays)
@@ -72,11 +73,11 @@ def _estimated_update(recipe: Recipe, state: State, x: Tensor) -> tuple[State, T
     loss = -found.surrogate.mean()
     if found.own_loss is not None:
         loss = loss + found.own_loss
-    for optimizer in optimizers:
+    for optimizer in state.optimizers:
         optimizer.zero_grad(set_to_none=True)
     loss.backward()
     check_finite(state, loss.detach())
-    for optimizer in optimizers:
+    for optimizer in state.optimizers:
         optimizer.step()
     bound = Terms(found.bound, found.bound.new_zeros(0, len(x)), [])
     state = state._replace(step=state.step + 1)
@@ -104,11 +105,8 @@ def _loss(recipe: Recipe, state: State, x: Tensor, shard: Shard | None = None) -
         each = kl.detach().reshape(len(kl), samples, len(x)).mean(1)
         kl = kl * kl_balance(each if shard is None else distributed.gather(each, shard, 1))[:, None]
     log_w = (found.log_likelihood - weight * kl.sum(0)).reshape(samples, len(x))
-    return -_mean(importance_weighted(log_w) if samples > 1 else log_w[0], shard), found
-
-
-def _mean(values: Tensor, shard: Shard | None) -> Tensor:
-    return values.mean() if shard is None else values.sum() / shard.total
+    bound = importance_weighted(log_w) if samples > 1 else log_w[0]
+    return -(bound.mean() if shard is None else bound.sum() / shard.total), found
 
 
 def _log_z(state: State, shard: Shard | None) -> Tensor | float:
@@ -134,13 +132,7 @@ def batch_indices(size: int, batch_size: int, step: int, seed: int) -> Tensor:
     return order[place * batch_size : (place + 1) * batch_size]
 
 
-_order_cache: dict[tuple[int, int, int], Tensor] = {}
-
-
+@functools.lru_cache(maxsize=1)
 def _epoch_order(size: int, seed: int, epoch: int) -> Tensor:
-    key = (size, seed, epoch)
-    if key not in _order_cache:
-        _order_cache.clear()
-        mixed = (seed * 1_000_003 + epoch) % 2**63
-        _order_cache[key] = torch.randperm(size, generator=torch.Generator("cpu").manual_seed(mixed), device="cpu")
-    return _order_cache[key]
+    generator = torch.Generator("cpu").manual_seed((seed * 1_000_003 + epoch) % 2**63)
+    return torch.randperm(size, generator=generator, device="cpu")

@@ -86,22 +86,14 @@ def active_units(logits: list[Tensor]) -> list[int]:
 def judged(recipe: Recipe, state: State, record: dict[str, Any]) -> tuple[State, bool]:
     """The state after a validation, with its log Z and its progress, and whether this validation is the best so far."""
     old, bound = state.progress, record["validation_bound"]
-    improved = bound > old.best_bound
-    new = Progress(
-        max(old.best, score(record)),
-        max(old.best_bound, bound),
-        0 if improved else old.waited + 1,
-        old.decays,
-        state.step,
-    )
-    better = score(record) > old.best
-    plateau = recipe.optimizer.plateau
+    better, plateau = score(record) > old.best, recipe.optimizer.plateau
+    best_bound, waited, decays = max(old.best_bound, bound), 0 if bound > old.best_bound else old.waited + 1, old.decays
     # While γ grows the bound changes by itself, so no validation is held against the run before γ has reached 1.
     annealing = kl_weight(recipe.training.kl_warmup, state.step / recipe.training.steps) < 1
-    new = new._replace(stale=0 if better or annealing else old.stale + 1)
     if plateau is not None and annealing:
-        new = new._replace(best_bound=-math.inf, waited=0)
-    elif plateau is not None and new.waited >= plateau.patience:
-        new = new._replace(waited=0, decays=old.decays + 1)
-    state = after_validation(recipe, state, record["log_z"])
-    return state._replace(progress=new), better
+        best_bound, waited = -math.inf, 0
+    elif plateau is not None and waited >= plateau.patience:
+        waited, decays = 0, decays + 1
+    stale = 0 if better or annealing else old.stale + 1
+    new = Progress(max(old.best, score(record)), best_bound, waited, decays, validated=state.step, stale=stale)
+    return after_validation(recipe, state, record["log_z"])._replace(progress=new), better
