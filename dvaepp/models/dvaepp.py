@@ -23,7 +23,7 @@ from dvaepp.models.inpainting import Latents
 from dvaepp.models.latents import LATENTS, Drawn, Latent
 from dvaepp.models.local import QUIET, LocalNetworks
 from dvaepp.models.noise import BatchNoise, repeated
-from dvaepp.models.sources import Encoded, Known, KnownPosteriorSource, PosteriorSource, PriorSource, Source, TopDown
+from dvaepp.models.sources import Encoded, Known, Posterior, PosteriorAt, PosteriorSource, PriorSource, Source, TopDown
 from dvaepp.models.summary import Row, count
 from dvaepp.networks.norm import BatchNorm
 from dvaepp.networks.residual import factor, parse, residual
@@ -193,7 +193,7 @@ class DVAE(Model):
         self, x: Tensor, smoothing: Smoothings | None = None, generator: torch.Generator | None = None
     ) -> LogWeights:
         """w = p(x|ζ, h) p(z) p(h|ζ) / (q(z|x) q(h|x, ζ)); each image is encoded once for all of its samples."""
-        encoded, noise = self.features(x), BatchNoise(generator, x.device)
+        encoded, noise = self.features(x), self._noise(generator)
 
         def draw(k: int) -> Tensor:
             q = PosteriorSource(self, encoded.repeated(k), noise, smoothing, exact=True)
@@ -201,7 +201,7 @@ class DVAE(Model):
 
         return draw
 
-    def _log_weight(self, x: Tensor, q: PosteriorSource) -> Tensor:
+    def _log_weight(self, x: Tensor, q: Posterior) -> Tensor:
         """log w of padded images and the latents that q gives, (rows,), up to log Z."""
         drawn = self.top_down(q, len(x))
         log_w = self.decoder(drawn.features, x)
@@ -224,8 +224,7 @@ class DVAE(Model):
         return BatchNoise(generator, self.device, dtype=self.dtype)
 
     def latent_log_weight(self, x: Tensor, latents: Latents) -> Tensor:
-        known = Known(latents, len(self.group_sizes))
-        q = KnownPosteriorSource(self, self.features(x), self._noise(None), known)
+        q = PosteriorAt(self, self.features(x), Known(latents, len(self.group_sizes)))
         return self._log_weight(self.canvas.pad(x), q)
 
     def redraw(self, x: Tensor, seen: Tensor, latents: Latents, generator: torch.Generator | None) -> Tensor:
@@ -244,7 +243,7 @@ class DVAE(Model):
     def _features_of(self, latents: Latents) -> Tensor:
         return self.top_down(Known(latents, len(self.group_sizes)), len(latents[0])).features
 
-    def _with_code(self, log_w: Tensor, q: PosteriorSource, z: Sequence[Tensor]) -> Tensor:
+    def _with_code(self, log_w: Tensor, q: Posterior, z: Sequence[Tensor]) -> Tensor:
         """Add log p(z) - log q(z|x), for a Boltzmann prior up to log Z."""
         for parameters, value in zip(q.global_parameters, z, strict=True):
             log_w = log_w - self.global_latent.log_prob(parameters, value)

@@ -1,5 +1,6 @@
 """Sources of the latents of DVAE++ (Sec. 6): the posterior, the prior, or values that are given."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -45,11 +46,37 @@ class Source(Protocol):
     def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn: ...
 
 
-class PosteriorSource:
+class Posterior(ABC):
+    """A source that keeps the parameters of q(z, ζ, h|x) for the KL and the importance weights, group by group."""
+
+    def __init__(self, model: DVAE, encoded: Encoded) -> None:
+        self.model, self.encoded = model, encoded
+        self.global_parameters: list[Tensor] = []
+        self.local_parameters: list[Tensor] = []
+        self._walk: LocalWalk | None = None
+
+    @abstractmethod
+    def global_group(self, before: Sequence[Tensor]) -> Drawn: ...
+
+    @abstractmethod
+    def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn: ...
+
+    def of_global_group(self, before: Sequence[Tensor]) -> Tensor:
+        self.global_parameters.append(self.model.posterior_parameters(self.encoded, before))
+        return self.global_parameters[-1]
+
+    def of_local_group(self, up: Tensor, before: Sequence[Tensor]) -> Tensor:
+        if self._walk is None:
+            self._walk = self.encoded.local.walk(up)
+        self.local_parameters.append(self.model.local_latent.parameters(self._walk(before)))
+        return self.local_parameters[-1]
+
+
+class PosteriorSource(Posterior):
     """Latents from q(z, ζ, h|x).
 
     They are reparameterised samples for training. With `exact` they are draws of z and then of ζ for evaluation; a
-    smoothing of None means ζ = z. The parameters of every group are kept for the KL and the importance weights.
+    smoothing of None means ζ = z.
     """
 
     def __init__(
@@ -60,23 +87,17 @@ class PosteriorSource:
         smoothing: Smoothing | Sequence[Smoothing] | None,
         exact: bool = False,
     ) -> None:
-        self.model, self.encoded, self.noise, self.exact = model, encoded, noise, exact
+        super().__init__(model, encoded)
+        self.noise, self.exact = noise, exact
         self._smoothings = None if smoothing is None else model.smoothings(smoothing)
-        self.global_parameters: list[Tensor] = []
-        self.local_parameters: list[Tensor] = []
-        self._walk: LocalWalk | None = None
 
     def global_group(self, before: Sequence[Tensor]) -> Drawn:
-        self.global_parameters.append(self.model.posterior_parameters(self.encoded, before))
         smoothing = None if self._smoothings is None else self._smoothings[0][len(before)]
-        return self._draw(self.model.global_latent, self.global_parameters[-1], smoothing)
+        return self._draw(self.model.global_latent, self.of_global_group(before), smoothing)
 
     def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn:
-        if self._walk is None:
-            self._walk = self.encoded.local.walk(up)
-        self.local_parameters.append(self.model.local_latent.parameters(self._walk(before)))
         smoothing = None if self._smoothings is None else self._smoothings[1][len(before)]
-        return self._draw(self.model.local_latent, self.local_parameters[-1], smoothing)
+        return self._draw(self.model.local_latent, self.of_local_group(up, before), smoothing)
 
     def _draw(self, latent: Latent, parameters: Tensor, smoothing: Smoothing | None) -> Drawn:
         if self.exact:
@@ -99,19 +120,19 @@ class Known:
         return Drawn(self.h[len(before)], self.h[len(before)])
 
 
-class KnownPosteriorSource(PosteriorSource):
+class PosteriorAt(Posterior):
     """Latents whose values are given, with the parameters that q(ℓ|x) has there, in the binary limit."""
 
-    def __init__(self, model: DVAE, encoded: Encoded, noise: BatchNoise, known: Known) -> None:
-        super().__init__(model, encoded, noise, None, exact=True)
+    def __init__(self, model: DVAE, encoded: Encoded, known: Known) -> None:
+        super().__init__(model, encoded)
         self.known = known
 
     def global_group(self, before: Sequence[Tensor]) -> Drawn:
-        super().global_group(before)
+        self.of_global_group(before)
         return self.known.global_group(before)
 
     def local_group(self, up: Tensor, before: Sequence[Tensor]) -> Drawn:
-        super().local_group(up, before)
+        self.of_local_group(up, before)
         return self.known.local_group(up, before)
 
 

@@ -9,7 +9,7 @@ from dvaepp import distributed
 from dvaepp.data import Dataset
 from dvaepp.distributed import Shard
 from dvaepp.models.base import Terms
-from dvaepp.models.noise import BatchNoise
+from dvaepp.models.noise import BatchNoise, repeated
 from dvaepp.objectives import importance_weighted, kl_balance
 from dvaepp.recipes.schema import Recipe
 from dvaepp.samplers import pcd
@@ -94,7 +94,7 @@ def _loss(recipe: Recipe, state: State, x: Tensor, shard: Shard | None = None) -
     training, t = recipe.training, state.step / recipe.training.steps
     weight = kl_weight(training.kl_warmup, t)
     samples = training.importance_samples
-    images = x.repeat(samples, *(1 for _ in x.shape[1:]))
+    images = repeated(x, samples)
     noise = BatchNoise(state.generator, x.device, shard, samples, x.dtype)
     smoothing = smoothing_at(recipe.smoothing, t)
     found = state.model.terms(

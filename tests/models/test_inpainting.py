@@ -209,15 +209,18 @@ kinds = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @kinds
-def test_dvaepp_weighs_given_latents_as_evaluation_weighs_its_own(options: dict[str, Any]) -> None:
-    model, x = _tiny(**options), _images()
+def test_dvaepp_weighs_given_latents_as_evaluation_weighs_its_own(options: dict[str, Any], dtype: torch.dtype) -> None:
+    model, x = _tiny(**options).to(dtype), _images().to(dtype)
     with torch.no_grad():
         latents = model.draw_latents(x, torch.Generator().manual_seed(3))
         expected = model.log_weights(x, None, torch.Generator().manual_seed(3))(1)[0]
         torch.testing.assert_close(model.latent_log_weight(x, latents), expected)
         other = model.draw_latents(x, torch.Generator().manual_seed(4))
+        before = torch.get_rng_state()
         assert not torch.allclose(model.latent_log_weight(x, other), expected)
+    assert torch.equal(torch.get_rng_state(), before)  # weights of given latents draw nothing
 
 
 @kinds
