@@ -25,7 +25,10 @@ def test_it_tells_of_compiler_kernels_memory_and_every_data_set(capsys: pytest.C
 
 @pytest.mark.parametrize(
     "environment, line",
-    [({"PATH": "/nonexistent", "CC": "nosuch"}, "! compiler"), ({"DVAEPP_KERNEL": "off"}, "! kernels")],
+    [
+        ({"PATH": "/nonexistent", "CC": "nosuch", "DVAEPP_KERNEL": "on"}, "! compiler"),
+        ({"DVAEPP_KERNEL": "off"}, "! kernels"),
+    ],
 )
 def test_what_slows_a_machine_down_is_marked(environment: dict[str, str], line: str, tmp_path: Path) -> None:
     variables = {**os.environ, **environment, "XDG_CACHE_HOME": str(tmp_path)}

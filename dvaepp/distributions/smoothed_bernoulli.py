@@ -49,7 +49,7 @@ class SmoothedBernoulli(Distribution):
                 "the others have no density of ζ given z"
             )
         if not logits.is_floating_point():  # all that is computed of them is in their type
-            logits = logits.to(torch.get_default_dtype())
+            logits = logits.to(torch.float32)
         self.logits = logits.expand(broadcast_shape(logits=logits, **smoothing.parameters()))
         super().__init__(self.logits.shape, validate_args=validate_args)
         if self._validate_args:

@@ -158,7 +158,7 @@ def _run_kl_backward(dkl: Tensor, q: Tensor, p: Tensor) -> tuple[Tensor, Tensor]
     return dq, dp
 
 
-class _Job(ctypes.Structure):
+class _NormalJob(ctypes.Structure):
     """`job` of normal.c."""
 
     MAPS = ("q", "p", "noise", "value", "dq", "dp", "dvalue")
@@ -175,7 +175,7 @@ class _Job(ctypes.Structure):
 def _call(function: str, like: Tensor, channels: int, arrays: dict[str, Tensor], bound: float = 0.0) -> None:
     """Call a function of normal.c with these arrays, which have rows and pixels as the first one has."""
     rows, _, height, width = like.shape
-    job = _Job(bound=bound, rows=rows, pixels=height * width, channels=channels)
+    job = _NormalJob(bound=bound, rows=rows, pixels=height * width, channels=channels)
     for name, maps in arrays.items():
         if maps.dim() == 4:
             row, _, _, pixel = maps.stride()

@@ -130,7 +130,7 @@ def _alike(weights: Sequence[Tensor]) -> list[Tensor]:
     return [w.contiguous() for w in weights]
 
 
-class _Job(ctypes.Structure):
+class _ConvolutionJob(ctypes.Structure):
     """`job` of winograd.c."""
 
     _fields_ = [(name, ctypes.c_void_p) for name in ("x", "e", "dx", "dy", "y", "w", "bias", "dw", "dbias")] + [
@@ -143,7 +143,7 @@ class _Job(ctypes.Structure):
 
 def _call(function: str, x: Tensor, like_e: Tensor, like_y: Tensor, weights: Sequence[Tensor], **arrays: Array) -> None:
     """Call a function of winograd.c; `like_e` and `like_y` have the strides of ELU(x), y and their gradients."""
-    job = _Job()
+    job = _ConvolutionJob()
     pixels, job.groups, job.rows, job.inputs = x.shape
     job.outputs = like_y.shape[-1]
     job.side = round(pixels**0.5) // TILE
