@@ -40,7 +40,7 @@ SMALL_PRODUCT = 512 * 128  # inputs x outputs up to which minimal filtering beat
 FEW_PIXELS = 16  # input x output pixels up to which a matrix is never larger than the padded convolution
 SMALL_MAP = 256  # input x output pixels up to which a matrix pays with few channels
 FEW_CHANNELS = 16 * 16  # inputs x outputs
-SMALLEST_PRODUCT = 100 * 150 * 150  # rows x inputs x outputs below which a call of oneDNN costs what it saves
+SMALLEST_PRODUCT = 100 * 150 * 150  # rows x inputs x outputs a thread, below which a call of oneDNN costs what it saves
 
 
 def switched_off() -> frozenset[str]:
@@ -112,7 +112,7 @@ def by_onednn(x: Tensor, weight: Tensor) -> bool:
     """Whether the product of x (..., inputs) and weight (outputs, inputs) goes to oneDNN."""
     if torch.compiler.is_compiling():
         return False
-    return x.numel() * len(weight) >= SMALLEST_PRODUCT and takes("products", (x, weight))
+    return x.numel() * len(weight) >= SMALLEST_PRODUCT * torch.get_num_threads() and takes("products", (x, weight))
 
 
 def autograd_alone(tensor: Tensor) -> bool:

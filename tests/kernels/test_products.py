@@ -84,6 +84,13 @@ def test_others_are_left_to_torch() -> None:
     assert not policy.by_onednn(X.double(), WEIGHT.double())
     assert not policy.by_onednn(X[:2], WEIGHT)
     assert torch.equal(products.linear(X[:2], WEIGHT), functional.linear(X[:2], WEIGHT))
+    torch.set_num_threads(2)
+    try:
+        assert not policy.by_onednn(X, WEIGHT) and policy.by_onednn(
+            X.repeat(2, 1), WEIGHT
+        )  # each thread's share counts
+    finally:
+        torch.set_num_threads(1)
     each = torch.func.vmap(products.linear, (0, None))(drawn(2, ROWS, INPUTS), WEIGHT)
     assert each.shape == (2, ROWS, OUTPUTS)
 
