@@ -29,8 +29,16 @@ class Measured(NamedTuple):
     @property
     def provenance(self) -> str:
         marks = [f"scale {self.scale:.3g}", f"K {self.num_samples}", f"{self.seeds} seed{'s' * (self.seeds > 1)}"]
-        marks += ["small"] * (self.size == "small") + ["subset of test"] * self.subset
-        return ", ".join(marks)
+        return ", ".join([*marks, *self._shortcuts])
+
+    @property
+    def effort(self) -> str:
+        """The share of the schedule, and what else is less than the paper's, in brackets."""
+        return f"({', '.join([f'{self.scale:.3g}', *self._shortcuts])})"
+
+    @property
+    def _shortcuts(self) -> list[str]:
+        return ["small"] * (self.size == "small") + ["subset of test"] * self.subset
 
 
 def measured(cell: Cell, found: Sequence[Record], scale: float | None = None) -> Measured | None:

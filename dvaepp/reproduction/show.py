@@ -130,7 +130,7 @@ def _panel(axes: Any, pairs: Sequence[tuple[Cell, Measured]]) -> None:
         spreads = [mine.spread for _, (_, mine) in rows]
         axes.errorbar(*zip(*ours, strict=True), xerr=spreads, fmt="o", color="tab:blue", ms=4, label="this library")
         axes.legend(fontsize=8)
-    axes.set_yticks(range(len(rows)), [f"{c.row}, {c.column} ({m.scale:.3g})" for _, (c, m) in rows], fontsize=8)
+    axes.set_yticks(range(len(rows)), [f"{c.row}, {c.column} {m.effort}" for _, (c, m) in rows], fontsize=8)
 
 
 def tables_with_records(folder: Path) -> dict[str, list[Record]]:
