@@ -183,9 +183,9 @@ class DVAE(Model):
             kl += prior_kl(objective, *given, path_only=not weights).unbind()
         elif zeta:
             groups = zip(q.global_parameters, self.global_priors(), zeta, per_global, strict=True)
-            kl += [self.global_latent.kl(*group, weights) for group in groups]
+            kl += [self.global_latent.term(weights)(*group) for group in groups]
         local = zip(q.local_parameters, self.local_priors(drawn), h, per_local, strict=True)
-        kl += [self.local_latent.kl(*group, weights) for group in local]
+        kl += [self.local_latent.term(weights)(*group) for group in local]
         log_likelihood = self.decoder(drawn.features, self.canvas.pad(x))
         return Terms(log_likelihood, torch.stack(kl), q.global_parameters if self.binary_code else [])
 

@@ -10,6 +10,7 @@ follows, and values (rows, units, ...).
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -48,12 +49,16 @@ class Latent(ABC):
         """A reparameterised sample for training."""
 
     @abstractmethod
-    def kl(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing, weights: bool = False) -> Tensor:
-        """An unbiased sample of KL(q || p) given the parents' sample, (rows,), whose gradient is unbiased too.
+    def kl(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
+        """An unbiased sample of KL(q || p) given the parents' sample, (rows,), whose gradient is unbiased too."""
 
-        With `weights` it is log q - log p at the sample with its whole gradient: the group's part of an importance
-        weight.
-        """
+    @abstractmethod
+    def log_ratio(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
+        """log q - log p at the sample, (rows,), with its whole gradient: the group's part of an importance weight."""
+
+    def term(self, weights: bool) -> Callable[[Tensor, Tensor, Tensor, Smoothing], Tensor]:
+        """What a group adds to a bound: its KL, or its part of an importance weight."""
+        return self.log_ratio if weights else self.kl
 
     @abstractmethod
     def draw(self, parameters: Tensor, noise: BatchNoise, smoothing: Smoothing | None) -> Drawn:
@@ -76,8 +81,11 @@ class Normal(Latent):
     def sample(self, parameters: Tensor, noise: BatchNoise, smoothing: Smoothing | None) -> Tensor:
         return normal.sample(parameters, noise.normal_like(parameters.chunk(2, 1)[0]))
 
-    def kl(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing, weights: bool = False) -> Tensor:
-        return self.log_prob(q, value) - self.log_prob(p, value) if weights else normal.kl(q, p)
+    def kl(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
+        return normal.kl(q, p)
+
+    def log_ratio(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
+        return self.log_prob(q, value) - self.log_prob(p, value)
 
     def draw(self, parameters: Tensor, noise: BatchNoise, smoothing: Smoothing | None) -> Drawn:
         value = self.sample(parameters, noise, smoothing)
@@ -99,9 +107,13 @@ class Bernoulli(Latent):
     def sample(self, parameters: Tensor, noise: BatchNoise, smoothing: Smoothing) -> Tensor:
         return smoothing.draw(parameters, noise.uniform(*parameters.shape))
 
-    def kl(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing, weights: bool = False) -> Tensor:
+    def kl(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
         assert isinstance(smoothing, Overlapping)
-        return bracket(q, p, value, smoothing, path_only=not weights).flatten(1).sum(1)
+        return bracket(q, p, value, smoothing, path_only=True).flatten(1).sum(1)
+
+    def log_ratio(self, q: Tensor, p: Tensor, value: Tensor, smoothing: Smoothing) -> Tensor:
+        assert isinstance(smoothing, Overlapping)
+        return bracket(q, p, value, smoothing, path_only=False).flatten(1).sum(1)
 
     def draw(self, parameters: Tensor, noise: BatchNoise, smoothing: Smoothing | None) -> Drawn:
         parameters = widened(parameters)
