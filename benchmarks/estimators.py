@@ -28,7 +28,8 @@ from dvaepp.training.step import batch_indices, step
 BLOCKS, DRAWS = 50, 4000  # of the bias
 WARM_UP, OWN_STEPS, REPEATS = 2000, 1000, 400  # of the variance
 SAME = {"rebar": "rebar ms", "concrete": "gumbel_softmax ms", "nvil": "score_function ms"}
-PLOT = Path(__file__).parent / "output" / "estimators.png"
+ROOT = Path(__file__).parents[1]
+PLOT = "benchmarks/output/estimators.png"
 
 
 def run() -> dict[str, Any]:
@@ -59,7 +60,7 @@ def run() -> dict[str, Any]:
             }
         )
     plot(rows)
-    return {"rows": rows, "storchastic": storchastic, "plot": str(PLOT), "digits": dataset.name}
+    return {"rows": rows, "storchastic": storchastic, "plot": PLOT, "digits": dataset.name}
 
 
 def small_model() -> tuple[FeedForward, Tensor]:
@@ -197,5 +198,5 @@ def plot(rows: list[dict[str, Any]]) -> None:
         )
     axes.set(yscale="log", xlabel="ms per step, one thread", ylabel="variance of the encoder's gradient")
     axes.set_title("blue: unbiased, red: biased; 784-200-784, batch 24")
-    PLOT.parent.mkdir(exist_ok=True)
-    figure.savefig(PLOT, dpi=150)
+    (ROOT / PLOT).parent.mkdir(exist_ok=True)
+    figure.savefig(ROOT / PLOT, dpi=150)

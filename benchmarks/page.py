@@ -70,7 +70,8 @@ def origin(record: dict[str, Any]) -> str:
 
 def table(rows: list[dict[str, Any]]) -> str:
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    lines = [columns, ["---"] * len(columns), *([cell(row.get(c, "")) for c in columns] for row in rows)]
+    header = [column.replace("|", r"\|") for column in columns]  # a bar would end the cell
+    lines = [header, ["---"] * len(columns), *([cell(row.get(c, "")) for c in columns] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

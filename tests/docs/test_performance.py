@@ -1,6 +1,7 @@
 """docs/performance.md and the table of kernels/README.md are what benchmarks/records says."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,13 @@ def test_a_record_is_shown_with_machine_commit_and_date(tmp_path: Path, monkeypa
 def test_the_table_of_kernels_names_each_of_them() -> None:
     text = page.README.read_text()
     assert all(f"\n| `{kernel}` | " in text for kernel in policy.KERNELS)
+
+
+def test_every_row_of_a_table_has_as_many_cells_as_its_header() -> None:
+    header, _, row = page.table([{"bias, largest |z|": 2.5, "unbiased": True}]).splitlines()
+    assert len(re.split(r"(?<!\\)\|", header)) == len(re.split(r"(?<!\\)\|", row)) == 4
+
+
+@pytest.mark.parametrize("path", sorted(record.FOLDER.glob("*.json")), ids=lambda path: path.stem)
+def test_a_record_names_no_place_of_the_machine_that_made_it(path: Path) -> None:
+    assert not re.search(r'"/\w', path.read_text())
