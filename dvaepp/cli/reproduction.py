@@ -107,8 +107,9 @@ def reproduce(
 
 def _dry_run(tasks: "Sequence[Task]", workers: int) -> None:
     from dvaepp.reproduction.estimate import seconds_per_step
-    from dvaepp.reproduction.reproduce import pending, progress_of
+    from dvaepp.reproduction.reproduce import pending
     from dvaepp.reproduction.supplies import without_data
+    from dvaepp.reproduction.view import progress_of
 
     left = pending(tasks)
     absent = without_data(left, lambda line: print(f"dvaepp: {line}", file=sys.stderr, flush=True))

@@ -19,7 +19,8 @@ from dvaepp.reproduction import paper, plan, records, show, work
 from dvaepp.reproduction.claims import STATED, claims
 from dvaepp.reproduction.measured import by_scale, measured
 from dvaepp.reproduction.records import Record
-from dvaepp.reproduction.reproduce import best_validation, pending, progress_of, run
+from dvaepp.reproduction.reproduce import best_validation, pending, run
+from dvaepp.reproduction.view import TaskProgress, line, progress_of
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 on_request = pytest.mark.skipif("DVAEPP_FAULTS" not in os.environ, reason="DVAEPP_FAULTS=1 also kills dask's workers")
@@ -197,6 +198,20 @@ def test_progress_survives_a_torn_line(tmp_path: Path) -> None:
     task.folder.mkdir(parents=True)
     (task.folder / "metrics.jsonl").write_text('{"step": 7}\n{"step": 9}\n{"ste')
     assert progress_of(task) == (9, 100)
+
+
+@pytest.mark.parametrize(
+    ("first", "now", "words"),
+    [
+        ({"a": 0, "b": 0}, {"a": 0, "b": 0}, "2 cells left"),  # no step yet, so that no time can be told
+        ({"a": 100, "b": 0}, {"a": 100, "b": 0}, "2 cells left; a: trained"),  # the first is being evaluated
+        ({"a": 0, "b": 0}, {"a": 50, "b": 0}, "2 cells left, about 30 min of training; a: 50 %"),
+        ({"a": 40, "b": 0}, {"a": 100, "b": 20}, "2 cells left, about 10 min of training; a: trained, b: 20 %"),
+    ],
+)
+def test_a_line_of_progress_tells_only_what_is_known(first: dict[str, int], now: dict[str, int], words: str) -> None:
+    known = {name: TaskProgress(step, 100) for name, step in now.items()}
+    assert line({"a", "b"}, first, known, seconds=600.0) == words
 
 
 # Side by side.
