@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, also across a power cut."""
+"""Files that are written whole or not at all, also across a power cut; and what is refused as a path."""
 
 import errno
 import io
@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from dvaepp.errors import UsageError
+
 REMEDIES = {
     errno.ENOSPC: "free some space, then try again",
     errno.EFBIG: "free some space, then try again",
@@ -17,7 +19,18 @@ REMEDIES = {
     errno.EPERM: "make the folder writable, then try again",
     errno.EIO: "check the disk, then try again",
 }
+LONGEST_PATH = 1000  # letters; systems differ, and some take 1024 bytes
 OTHERWISE = "choose another path"  # a file where a folder should be, a folder of this name, a name that is too long
+
+
+def expanded(path: Path | str) -> Path:
+    """The path with a leading ~ resolved."""
+    if "\0" in str(path) or len(str(path)) > LONGEST_PATH:
+        raise UsageError(f"a path has no zero byte and at most {LONGEST_PATH} letters, not {str(path)[:40]!r} ...")
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise UsageError(f"{path}: there is no such user; write the folder in full") from None
 
 
 def write_durably(path: Path, data: bytes) -> None:

@@ -55,7 +55,14 @@ def png_file(out: Path) -> Path:
     return out
 
 
-def at_least_one(option: str, value: int | None) -> None:
-    """Refuse a count below one, and name the option."""
-    if value is not None and value < 1:
-        raise UsageError(f"{option} must be at least 1, got {value}")
+def npz_file(out: Path) -> Path:
+    """Where arrays go; asked before the work, so that nothing is computed in vain."""
+    if out.suffix.lower() != ".npz" and not out.is_char_device():
+        raise UsageError(f"cannot write arrays to {out}: its name has to end in .npz")
+    return out
+
+
+def at_least(least: int, option: str, value: int | None) -> None:
+    """Refuse a smaller count, and name the option."""
+    if value is not None and value < least:
+        raise UsageError(f"{option} must be at least {least}, got {value}")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from dvaepp.cli.arguments import DataDir, Debug, Device, ImagesPath, Json, Limit, RunDir, Split, argument
+from dvaepp.cli.arguments import DataDir, Debug, Device, ImagesPath, Json, Limit, RunDir, Split, argument, npz_file
 from dvaepp.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def encode(
     from dvaepp import coding, runs
     from dvaepp.files import write_arrays
 
+    npz_file(out)
     trained = runs.load(run, device=device)
     found = coding.chosen(trained, coding.Which(images, split, data_dir=data_dir))
     bits = coding.bits_of(trained, found.x)
@@ -61,6 +62,7 @@ def index(
     from dvaepp import coding, runs
     from dvaepp.codes.index_file import write
 
+    npz_file(out)
     trained = runs.load(run, device=device)
     made = coding.make_index(trained, coding.Which(images, split, limit, data_dir))
     write(out, made)
@@ -188,6 +190,7 @@ def decompress(
     from dvaepp import coding, runs
     from dvaepp.files import write_arrays
 
+    npz_file(out)
     found = coding.decompress(runs.load(run), archive)
     write_arrays(out, images=found[:, 0] if found.shape[1] == 1 else found)
     print(f"wrote {len(found)} images to {out}")

@@ -13,7 +13,7 @@ from dvaepp.cli.arguments import (
     RunDir,
     Split,
     argument,
-    at_least_one,
+    at_least,
     png_file,
     usable_device,
 )
@@ -46,8 +46,8 @@ def sample(
     from dvaepp.reporting.images import sampled, save_grid
 
     png_file(out)
-    at_least_one("--rows", rows)
-    at_least_one("--per-code", per_code)
+    at_least(1, "--rows", rows)
+    at_least(1, "--per-code", per_code)
     if not -(2**63) <= seed < 2**64:
         raise UsageError(f"--seed must be a number of at most 64 bits, got {seed}")
     trained = runs.load(run, device=device)
@@ -75,7 +75,7 @@ def reconstruct(
     from dvaepp.reporting.images import reconstructed, save_grid
 
     png_file(out)
-    at_least_one("--rows", rows)
+    at_least(1, "--rows", rows)
     trained = runs.load(run, device=device)
     x = coding.chosen(trained, coding.Which(split=split, limit=5 * rows, data_dir=data_dir)).x
     save_grid(reconstructed(trained, x, mean=pixels == "mean"), 10, out)
@@ -116,7 +116,8 @@ def inpaint(
 
     png_file(out)
     for option, value in (("--rows", rows), ("--completions", completions), ("--proposals", proposals)):
-        at_least_one(option, value)
+        at_least(1, option, value)
+    at_least(4, "--rounds", rounds)
     trained = runs.load(run, device=device)
     x = coding.chosen(trained, coding.Which(split=split, limit=rows, data_dir=data_dir)).x
     x = x.to(trained.device, trained.dtype)

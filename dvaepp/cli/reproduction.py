@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from dvaepp.cli.arguments import DataDir, Debug, Device, argument, at_least_one, usable_device
+from dvaepp.cli.arguments import DataDir, Debug, Device, argument, at_least, usable_device
 from dvaepp.errors import to_stderr
 from dvaepp.files import write_durably
 
@@ -83,8 +83,8 @@ def reproduce(
         if out is not None:
             print(f"wrote {out}")
         return
-    at_least_one("--samples", samples)
-    at_least_one("--workers", workers)
+    at_least(1, "--samples", samples)
+    at_least(1, "--workers", workers)
     tasks = plan.tasks(
         chosen,
         seeds=seeds,

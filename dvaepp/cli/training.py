@@ -19,7 +19,7 @@ from dvaepp.cli.arguments import (
     RunDir,
     Split,
     argument,
-    at_least_one,
+    at_least,
     usable_device,
 )
 from dvaepp.errors import UsageError, to_stderr
@@ -138,7 +138,10 @@ def evaluate(
     limit: Limit = None,
     beta: Annotated[
         Literal["inf", "training"] | None,
-        argument("The binary limit, or the smoothed model of App. I. Without it: the recipe's, inf but for App. I."),
+        argument(
+            "The binary limit, or the smoothed model of App. I. Without it: the recipe's, inf but for App. I.",
+            "{inf,training}",
+        ),
     ] = None,
     data_dir: DataDir = None,
     json: Json = False,
@@ -156,8 +159,8 @@ def evaluate(
     """
     from dvaepp import distributed, runs
 
-    at_least_one("--samples", samples)
-    at_least_one("--limit", limit)
+    at_least(1, "--samples", samples)
+    at_least(1, "--limit", limit)
     with distributed.joined(usable_device(device)) as device:
         runs.evaluate(
             run,

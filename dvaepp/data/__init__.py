@@ -15,6 +15,7 @@ from dvaepp.data.base import DataError, Dataset, File, Likelihood, NoNetwork, su
 from dvaepp.data.memory import Source, as_dataset
 from dvaepp.data.parts import Options
 from dvaepp.errors import UsageError
+from dvaepp.files import expanded
 
 __all__ = [
     "DataError",
@@ -115,7 +116,7 @@ def load(
         from dvaepp.data import own
 
         called = Path(path).stem if name in names() else name
-        return own.load(store.expanded(path), called, Options.of(likelihood, resize, white))
+        return own.load(expanded(path), called, Options.of(likelihood, resize, white))
     found = obtain(name, data_dir)
     try:
         dataset: Dataset = _member(name).read(found)

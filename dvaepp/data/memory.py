@@ -11,13 +11,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
 
-from dvaepp.data import arrays, store
+from dvaepp.data import arrays
 from dvaepp.data.base import Dataset, Likelihood
 from dvaepp.data.formats import Array
 from dvaepp.data.layout import as_images
 from dvaepp.data.parts import Options, Part, dataset
 from dvaepp.data.reading import pieces
 from dvaepp.errors import UsageError
+from dvaepp.files import expanded
 
 if TYPE_CHECKING:
     Source = Tensor | Array | TorchDataset[Any] | Dataset | Path | str
@@ -70,7 +71,7 @@ def _at(path: Path | str, options: Options, name: str | None) -> Dataset:
 
     if isinstance(path, str) and path in names():
         return load(path)
-    place = store.expanded(path).absolute()
+    place = expanded(path).absolute()
     if not os.path.lexists(place):
         known = f", and no data set has this name: there are {', '.join(sorted(names()))}"
         raise UsageError(f"there is no file or folder {place}{known if isinstance(path, str) else ''}")

@@ -17,14 +17,13 @@ from typing import NamedTuple
 from dvaepp.data import packed
 from dvaepp.data.base import DataError, File, NoNetwork
 from dvaepp.errors import UsageError
-from dvaepp.files import sync
+from dvaepp.files import expanded, sync
 from dvaepp.progress import progress
 
 DOWNLOAD_LIMIT = 512 * 2**20  # bytes; CIFAR10's archive has 170 MB
 OFFLINE = "without a network `dvaepp train demo` works, and so do images of your own (--set data.path=FOLDER)"
 TIMEOUT = 30.0  # seconds without an answer from a server
 CHUNK = 2**18
-LONGEST_PATH = 1000  # letters; systems differ, and some take 1024 bytes
 
 
 class Found(NamedTuple):
@@ -44,16 +43,6 @@ def folders(data_dir: Path | str | None) -> list[Path]:
     """The data folders in the order of look-up."""
     given = [data_dir, os.environ.get("DVAEPP_DATA"), cache_dir()]
     return [expanded(folder) for folder in given if folder]
-
-
-def expanded(path: Path | str) -> Path:
-    """The path with a leading ~ resolved."""
-    if "\0" in str(path) or len(str(path)) > LONGEST_PATH:
-        raise UsageError(f"a path has no zero byte and at most {LONGEST_PATH} letters, not {str(path)[:40]!r} ...")
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        raise UsageError(f"{path}: there is no such user; write the folder in full") from None
 
 
 def held(file: File, roots: list[Path]) -> list[Found]:

@@ -35,6 +35,8 @@ def _check_lists(**given: object) -> None:
 
 
 def _broadcasts_to(tensor: Tensor, target: Tensor) -> bool:
+    if tensor.shape == target.shape:  # the common case, without the rules of broadcasting
+        return True
     try:
         return torch.broadcast_shapes(tensor.shape, target.shape) == target.shape
     except RuntimeError:

@@ -7,11 +7,11 @@
 """
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from dvaepp.errors import UsageError
+from dvaepp.files import expanded
 
 HERE = Path(__file__).parent
 
@@ -22,7 +22,7 @@ def names() -> list[str]:
 
 def folder(run_or_name: Path | str) -> Path:
     """The folder of a run or of a shipped model. A path that exists wins over a name."""
-    path = Path(os.path.expanduser(run_or_name))
+    path = expanded(run_or_name)
     if path.exists():
         return path
     if str(run_or_name) in names():

@@ -10,7 +10,7 @@ groups of a model by `for_groups`, whose keyword arguments are the options that 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import ClassVar, Literal
 
@@ -116,6 +116,8 @@ class DirectedPrior(Prior):
 
 def check_groups(group_sizes: Sequence[int], num_units: int | None = None) -> list[int]:
     """Refuse groups that are empty or do not sum to the units."""
+    if not isinstance(group_sizes, Iterable):
+        raise UsageError(f"group_sizes is a list with the units of each group, such as [8], got {group_sizes!r}")
     sizes = list(group_sizes)
     units = sum(sizes) if num_units is None else num_units
     if sum(sizes) != units or min(sizes, default=0) < 1:

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from dvaepp import distributed
 from dvaepp.data import Dataset
-from dvaepp.data.store import expanded
 from dvaepp.errors import to_stderr
-from dvaepp.files import write_durably
+from dvaepp.files import expanded, write_durably
 from dvaepp.models.base import Model, Terms
 from dvaepp.progress import progress
 from dvaepp.recipes.schema import Recipe
