@@ -82,6 +82,11 @@ class Processes:
         for worker in [] if wait else list(self._running):
             worker.terminate()
 
+    def kill(self) -> None:
+        """End the workers that are left. Python would wait for them, and their runs go on from the last checkpoint."""
+        for worker in list(self._running):
+            worker.kill()
+
 
 FORMS = "local, dask-local, dask://HOST:PORT or dask+tls://HOST:PORT"
 
@@ -101,6 +106,7 @@ def executor(where: str, workers: int, log: Path, nice: bool = False) -> Iterato
             yield processes
         finally:
             processes.shutdown()
+            processes.kill()
         return
     if where != "dask-local" and not where.startswith(("dask://", "dask+tls://")):
         raise UsageError(f"--executor is {FORMS}, got {where!r}")

@@ -13,7 +13,7 @@ from dvaepp.reproduction.view import View
 from dvaepp.reproduction.work import perform
 from dvaepp.training.signals import Signals
 
-STOP_SECONDS = 120.0  # how long to wait for workers to save; one that takes longer goes on and ends by itself
+STOP_SECONDS = 120.0  # how long to wait for workers to save; no step before the last checkpoint is lost beyond that
 
 
 def pending(tasks: Sequence[Task]) -> list[Task]:
@@ -70,7 +70,10 @@ def _perform(tasks: Sequence[Task], pool: Executor, signals: Signals, say: Calla
 def _stop(pool: Executor, futures: "set[Future[str]]", number: int, say: Callable[[str], None]) -> NoReturn:
     say("stopping: the workers save and end")
     pool.shutdown(wait=False)
-    wait(futures, timeout=STOP_SECONDS)
+    begun = [future for future in futures if not future.cancelled()]  # `wait` never counts a cancelled one as done
+    late = len(wait(begun, timeout=STOP_SECONDS).not_done)
+    if late:
+        say(f"{late} worker{'s' if late > 1 else ''} had not ended after {STOP_SECONDS:.0f} s")
     say("stopped; the same command goes on from the last checkpoints")
     raise SystemExit(128 + number)
 

@@ -42,9 +42,9 @@ def _quiet(line: str) -> None: ...
 @needs_data
 @pytest.mark.slow
 def test_a_table_stopped_by_sigterm_goes_on_with_the_same_command(tmp_path: Path) -> None:
-    """Two nice workers; not one step is lost, and nobody is left behind."""
+    """Not one step is lost, and nobody is left behind."""
     folders = ["--root", str(tmp_path / "runs"), "--results", str(tmp_path / "results"), "--data-dir", str(DATA)]
-    cells = ["--cells", "joint/dataset=mnist_static/layers=1", "--scale", "0.5", "--workers", "2", "--nice"]
+    cells = ["--cells", "joint/dataset=mnist_static/layers=1", "--scale", "0.5", "--workers", "2"]
     command = [sys.executable, "-m", "dvaepp", "reproduce", "table2", *cells, *folders]
     steps: list[list[int]] = []
     for _ in range(2):
@@ -154,6 +154,29 @@ def test_killed_workers_and_parents_cost_no_finished_cell(where: str, tmp_path: 
     lines = [json.loads(x) for x in (second[0] / "metrics.jsonl").read_text().splitlines()]
     steps = [line["step"] for line in lines if "bound" in line]
     assert steps == sorted(set(steps)), "no step was recorded twice"
+
+
+@needs_data
+@pytest.mark.slow
+def test_a_worker_that_does_not_end_is_not_waited_for(tmp_path: Path) -> None:
+    """A nice worker, which has a session of its own; the second cell has not begun."""
+    script = SCRIPT.replace("tasks = [", "reproduce.STOP_SECONDS = 1.0\n    tasks = [").replace(
+        "say=", "nice=True, say="
+    )
+    command = _command(tmp_path, "local")
+    (tmp_path / "script.py").write_text("from dvaepp.reproduction import reproduce\n" + script)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        _wait_for(lambda: _workers(process.pid, "reproduction.worker"))
+        (worker,) = _workers(process.pid, "reproduction.worker")
+        os.kill(worker, signal.SIGSTOP)
+        process.terminate()
+        said, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 143
+    assert "1 worker had not ended after 1 s" in said
+    assert not Path(f"/proc/{worker}").exists()
 
 
 @needs_data
