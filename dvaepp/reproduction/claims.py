@@ -46,8 +46,8 @@ def _judged(text: str, pairs: Sequence[Pair], found: Sequence[Record]) -> Claim:
         compared = _compared(better, worse, found)
         if compared is None:
             continue
-        gain, error, scale = compared
-        line = f"{_contrast(better, worse)} {gain:+.2f} ± {error:.2f} (scale {scale:.3g})"
+        gain, error, conditions = compared
+        line = f"{_contrast(better, worse)} {gain:+.2f} ± {error:.2f} ({conditions})"
         (supports if gain > 2 * error else contradicts if gain < -2 * error else undecided).append(line)
     return Claim(text, _verdict(supports, contradicts, undecided), supports, contradicts, undecided)
 
@@ -69,8 +69,8 @@ def _contrast(better: Cell, worse: Cell) -> str:
     return f"{better.column}: {better.row} - {worse.row}"
 
 
-def _compared(better: Cell, worse: Cell, found: Sequence[Record]) -> tuple[float, float, float] | None:
-    """How much better the first cell is, the standard error of this difference, and the scale of both.
+def _compared(better: Cell, worse: Cell, found: Sequence[Record]) -> tuple[float, float, str] | None:
+    """How much better the first cell is, the standard error of this difference, and how both were trained.
 
     None is returned if no scale has records of both cells.
 
@@ -84,7 +84,8 @@ def _compared(better: Cell, worse: Cell, found: Sequence[Record]) -> tuple[float
             first, second = (measured(cell, of_size, max(common)) for cell in (better, worse))
             assert first is not None and second is not None
             sign = -1 if better.in_bits else 1
-            return sign * (first.value - second.value), math.hypot(first.spread, second.spread), max(common)
+            conditions = f"scale {max(common):.3g}{', small nets' if size == 'small' else ''}"
+            return sign * (first.value - second.value), math.hypot(first.spread, second.spread), conditions
     return None
 
 

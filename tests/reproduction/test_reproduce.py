@@ -333,7 +333,9 @@ def test_networks_of_two_sizes_are_not_compared() -> None:
     small = _record(rolfe, -90.0).model_copy(update={"size": "small"})
     assert claims("table3", [_record(rbm, -80.0), small])[1].verdict == "no records yet"
     both = [_record(rbm, -80.0).model_copy(update={"size": "small"}), small]
-    assert claims("table3", both)[1].verdict == "holds in 1 of 1 comparisons"
+    held = claims("table3", both)[1]
+    assert held.verdict == "holds in 1 of 1 comparisons"
+    assert held.supports[0].endswith("(scale 0.06, small nets)")
 
 
 def test_a_missing_cell_stays_empty_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
