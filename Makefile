@@ -7,6 +7,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # What also runs without compiled code: everything that has a plain form beside a kernel.
 PLAIN := tests/kernels tests/models tests/networks tests/samplers tests/training/test_adamax.py
 
+# Types are checked at every call in the quick tests. In the slow ones that would take longer than the work itself.
+UNCHECKED := -o addopts="--strict-markers -q"
+
 .DEFAULT_GOAL := help
 .PHONY: help demo docs test quick lint bench clean
 
@@ -51,7 +54,8 @@ docs: $(VENV)/.docs ## build the documentation site with all its notebooks, into
 test: lint ## everything continuous integration checks
 	@DVAEPP_KERNEL=off $(BIN)/python -m pytest -n 2 -m "not slow" $(PLAIN)
 	@$(BIN)/python -m pytest -n 2 tests/devices
-	@$(BIN)/python -m pytest -n 2
+	@$(BIN)/python -m pytest -n 2 -m "not slow"
+	@$(BIN)/python -m pytest -n 2 -m slow $(UNCHECKED)
 
 quick: lint ## the same without the slow tests
 	@$(BIN)/python -m pytest -n 2 -m "not slow" tests/devices

@@ -54,7 +54,7 @@ def line(left: Collection[str], first: Mapping[str, int], now: Mapping[str, Task
         for name, p in now.items()
         if name in left and (p.step > first[name] or p.step >= p.steps)
     ]
-    return f"{len(left)} cells left{time_left}" + (f"; {', '.join(running)}" if running else "")
+    return f"{len(left)} cell{'s' * (len(left) > 1)} left{time_left}" + (f"; {', '.join(running)}" if running else "")
 
 
 class View:

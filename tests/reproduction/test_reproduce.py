@@ -235,6 +235,7 @@ def test_progress_survives_a_torn_line(tmp_path: Path) -> None:
 def test_a_line_of_progress_tells_only_what_is_known(first: dict[str, int], now: dict[str, int], words: str) -> None:
     known = {name: TaskProgress(step, 100) for name, step in now.items()}
     assert line({"a", "b"}, first, known, seconds=600.0) == words
+    assert line({"b"}, first, known, seconds=600.0).startswith("1 cell left")
 
 
 # Side by side.
