@@ -69,6 +69,7 @@ def _train(model: Any, run_dir: Path, images: Any, steps: Any = 20, **options: A
     )
 
 
+@pytest.mark.slow
 def test_own_networks_learn_and_are_evaluated_and_reported(images: Tensor, tmp_path: Path) -> None:
     seen: list[dict[str, Any]] = []
     run = _train(_own(), tmp_path / "run", images, 300, learning_rate=0.01, callbacks=[seen.append], pictures=True)

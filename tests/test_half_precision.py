@@ -15,6 +15,7 @@ from dvaepp.training import precision
 from dvaepp.training.precision import bfloat16_works
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["table2.rbm", "table2.marginal", "table3.rbm", "table3.bernoulli"])
 def test_a_trained_model_in_half_precision(name: str, tmp_path: Path) -> None:
     if not bfloat16_works():

@@ -14,6 +14,7 @@ NAMES += ["table2.marginal", "table3.continuous", "table3.rolfe", "table3.rbm", 
 NAMES += ["table3.bernoulli"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_command_works_after_training_in_float64(name: str, tmp_path: Path) -> None:
     images, run = toy.stripes(tmp_path), tmp_path / "run"

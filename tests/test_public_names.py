@@ -76,6 +76,7 @@ def test_examples_do_what_they_show(name: str, value: object, tmp_path: Path, mo
     assert result.failed == 0, "".join(report)
 
 
+@pytest.mark.slow
 def test_the_calls_at_the_top_work_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Later examples load, evaluate and report what the earlier ones have trained."""
     monkeypatch.chdir(tmp_path)

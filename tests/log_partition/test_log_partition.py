@@ -108,6 +108,7 @@ def two_modes() -> RBM:
     return prior
 
 
+@pytest.mark.slow
 def test_tempering_finds_both_modes_of_a_machine_that_gibbs_never_crosses() -> None:
     from dvaepp.samplers import gibbs
 

@@ -77,6 +77,7 @@ def test_a_different_second_estimate_is_told() -> None:
         assert len(found) == len(expected) and all(part in w for part, w in zip(expected, found, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_a_well_mixed_machine_passes_from_any_states(seed: int) -> None:
     """Also states far from the prior, and a mode that tempering has found: both are forgotten."""

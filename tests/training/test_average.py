@@ -65,6 +65,7 @@ def test_statistics_are_those_of_the_averaged_weights(images: Path) -> None:
     assert torch.equal(state.generator.get_state(), noise)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_the_same_average(images: Path, tmp_path: Path) -> None:
     """Bit by bit, averaged weights and their statistics included."""
     made = recipe(images, steps=20, training__average=0.3)

@@ -62,6 +62,7 @@ def test_a_small_side_is_summed_for_every_line(images: Path, tmp_path: Path) -> 
     assert len({line["log_z"] for line in lines}) > 10
 
 
+@pytest.mark.slow
 def test_walkers_resume_bit_for_bit(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped between two looks, with weights that are not all alike."""
     made = recipe(images, steps=70, training__validate_every=1.0, training__checkpoint_minutes=0, **LARGE)

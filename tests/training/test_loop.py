@@ -39,6 +39,7 @@ def _recipe(images: Path, name: str = "table2.rbm", steps: int = 60, **arguments
 def _quiet(line: str) -> None: ...
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, layers, linear",
     [
@@ -100,6 +101,7 @@ def _resumable(name: str, images: Path) -> Recipe:
     return recipes.build(name, size, [f"{key}={value}" for key, value in changes.items()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "changes"),
     [

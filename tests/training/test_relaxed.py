@@ -39,6 +39,7 @@ def _recipe(images: Path, name: str, samples: int, steps: int = 300, *changes: s
     return recipes.build(f"relaxed.{name}", ["layers=2", "linear=false", f"samples={samples}"], [*small, *changes])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, samples", [(name, 1) for name in NAMES] + [("power_law", 5)])
 def test_every_relaxed_recipe_learns(name: str, samples: int, images: Path, tmp_path: Path) -> None:
     """The K-sample likelihood in the binary limit passes the factorial one of the mean image by 3 nats."""
